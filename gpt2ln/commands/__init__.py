@@ -1,0 +1,122 @@
+"""The command line: one file a command, imported when it is called.
+
+`main` is the only place that turns errors into exit statuses.
+"""
+
+import importlib
+import os
+import signal
+import sys
+import traceback
+
+import click
+
+from .. import __version__
+from ..errors import Gpt2lnError
+
+COMMANDS = {
+    "generate": "Continue a text.",
+    "interact": "Continue what you type, again and again.",
+    "ln-stats": "Statistics of every LayerNorm over a text.",
+    "taps": "Names and sizes of the activations.",
+    "inspect": "Variables of a checkpoint.",
+    "tokenize": "Text to token ids.",
+    "detokenize": "Token ids to text.",
+}
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by name and imports one only when it is called."""
+
+    def list_commands(self, ctx):
+        return list(COMMANDS)
+
+    def get_command(self, ctx, name):
+        name = name.replace("_", "-")
+        if name not in COMMANDS:
+            return None
+        module = importlib.import_module(f".{name.replace('-', '_')}", __package__)
+        return module.command
+
+    def format_commands(self, ctx, formatter):
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+def _group() -> click.Group:
+    from .options import SETTINGS, global_options
+
+    @click.group(
+        cls=LazyGroup,
+        context_settings=SETTINGS,
+        epilog='Example: gpt2ln -m demo generate "ROMEO:" --length 40',
+    )
+    @click.version_option(__version__, prog_name="gpt2ln")
+    @global_options
+    def gpt2ln(**_):
+        """Run the original OpenAI GPT-2 checkpoints exactly as published, and see what every LayerNorm does."""
+
+    return gpt2ln
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command line -> exit status.  Every failure is one line on stderr."""
+    argv = sys.argv[1:] if argv is None else argv
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    try:
+        _group().main(_utf8(argv), prog_name="gpt2ln", standalone_mode=False)
+        sys.stdout.flush()
+        return 0
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.ClickException as error:
+        return _say(_click_message(error), 2)
+    except Gpt2lnError as error:
+        return _say(str(error), error.status)
+    except (KeyboardInterrupt, click.Abort):
+        return 130
+    except BrokenPipeError:
+        _forget_stdout()
+        return 141
+    except OSError as error:
+        return _say(f"{error.filename or 'disk'}: {error.strerror or error}", 7)
+    except MemoryError:
+        return _say("out of memory; a smaller model or --batch-size 1 takes less", 5)
+    except Exception as error:
+        if "-v" in argv or "--verbose" in argv:
+            traceback.print_exc()
+        return _say(f"a bug in gpt2ln: {type(error).__name__}: {error}; -v shows where, please report it", 70)
+
+
+def _say(message: str, status: int) -> int:
+    click.echo(f"error: {' '.join(message.split())}", err=True)
+    return status
+
+
+def _click_message(error: click.ClickException) -> str:
+    """One line of what click says, with the way to more."""
+    message = error.format_message()
+    if isinstance(error, click.NoSuchOption):
+        message += " (a text that starts with - goes after --, or into a file for -f)"
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else "gpt2ln"
+    return f"{message.rstrip('.')}; see: {path} --help"
+
+
+def _utf8(argv: list[str]) -> list[str]:
+    """Arguments as UTF-8 whatever the locale; what is not UTF-8 stays marked, for the prompt's own check."""
+    return [os.fsencode(arg).decode("utf-8", "surrogateescape") for arg in argv]
+
+
+def _forget_stdout() -> None:
+    """Keep the interpreter from writing to a closed pipe once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def run() -> None:
+    """The console script."""
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    sys.exit(main())

@@ -1,0 +1,188 @@
+"""`generate`: continue a text."""
+
+import base64
+import secrets
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+import click
+
+from ..prompt import Prompt
+from ..sample import Sampling
+from .options import Globals, Number, command
+from .output import as_json, results
+from .prompts import prompt_options, read_prompts
+
+SAMPLING = [
+    click.option("--length", type=click.IntRange(min=1), help="New tokens.  [default: half the context; all of it without a prompt]"),
+    click.option("--temperature", type=Number(), default=1.0, show_default=True, help="0 is greedy."),
+    click.option("--greedy", is_flag=True, help="The likeliest token each time; --temperature 0."),
+    click.option("--top-k", type=click.IntRange(min=0), default=0, show_default=True, help="Of the k likeliest; 0 cuts nothing."),
+    click.option("--top-p", type=Number(0, 1, open_below=True), default=1.0, show_default=True, help="Of those that sum to p."),
+    click.option("--nucleus", type=click.Choice(["openai", "hf"]), default="openai", show_default=True,
+                 help="Whether the token that crosses p is dropped (openai) or kept (hf)."),
+    click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="[default: drawn, and shown on stderr]"),
+    click.option("--stop", multiple=True, metavar="STR", help="End before this text; may be repeated."),
+    click.option("--stop-eot/--no-stop-eot", default=False, show_default=True, help="End at <|endoftext|>."),
+    click.option("--overflow", type=click.Choice(["error", "truncate", "slide"]), default="error", show_default=True,
+                 help="When prompt + length pass the context."),
+]  # fmt: skip
+
+
+def sampling_options(function: Callable) -> Callable:
+    for option in reversed(SAMPLING):
+        function = option(function)
+    return function
+
+
+@command("generate", 'gpt2ln -m demo generate "ROMEO:" --length 40 --seed 1')
+@prompt_options
+@sampling_options
+@click.option(
+    "--nsamples", type=click.IntRange(min=1), default=1, show_default=True, help="Continuations of each prompt."
+)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Sequences side by side; changes no text.",
+)
+@click.option(
+    "--start-index", type=click.IntRange(min=0), default=0, show_default=True, help="Index of the first sample."
+)
+@click.option("--stream/--no-stream", default=True, show_default=True, help="Print text as it comes.")
+@click.option("--include-prompt", is_flag=True, help="Print the prompt before its text.")
+@click.option(
+    "--logprobs", type=click.IntRange(min=0), metavar="N", help="With jsonl: log-probabilities, of the N likeliest too."
+)
+@click.option("--format", "form", type=click.Choice(["text", "jsonl", "official"]), default="text", show_default=True)
+@click.option("--engine", type=click.Choice(["exact"]), default="exact", show_default=True)
+@click.option("-o", "--output", metavar="FILE", help="Write there, not to stdout.")
+@click.option("--force", is_flag=True, help="Overwrite FILE.")
+def command(
+    g, text, file, lines, ids, jsonl, prefix_token, form, output, force, stream, include_prompt, engine, **options
+):
+    """Continue TEXT; without one, write from nothing.
+
+    LENGTH counts new tokens.  The same seed gives the same text under any batch size, order or restart.
+    """
+    model = g.open()
+    sources = dict(text=text, file=file, lines=lines, ids=ids, jsonl=jsonl, prefix_token=prefix_token)
+    prompts = read_prompts(model.bpe, g.note, **sources)
+    if not prompts:
+        prompts = [Prompt((model.bpe.eot,), "")]
+        options["length"] = options["length"] or model.hparams.n_ctx
+    settings = make_settings(g, prompts, model.hparams.n_ctx, **options)
+    with results(output, force) as out:
+        writer = WRITERS[form](out, model, settings, prefix_token, include_prompt)
+        run(g, model, prompts, settings, writer, live=stream and form == "text" and settings.batch_size == 1)
+
+
+def make_settings(g: Globals, prompts: list[Prompt], n_ctx: int, **options):
+    """Settings of this call, seed drawn if none was given; what does not fit is refused here."""
+    from ..settings import Settings, fit
+
+    sampling = {k: options.pop(k) for k in ("temperature", "top_k", "top_p", "nucleus")}
+    if options.pop("greedy"):
+        sampling["temperature"] = 0.0
+    if options["seed"] is None:
+        options["seed"] = secrets.randbits(32)
+        if sampling["temperature"] > 0:
+            g.note(f"seed: {options['seed']}")
+    settings = Settings(sampling=Sampling(**sampling), **options)
+    for prompt in prompts:
+        *_, note = fit(len(prompt.ids), settings.length, n_ctx, settings.overflow)
+        if note:
+            g.note(f"note: {note}")
+    return settings
+
+
+def run(g: Globals, model, prompts: list[Prompt], settings, writer, *, live: bool) -> None:
+    """Generate and write, sample by sample, or piece by piece where `live`."""
+    longest = max(len(prompt.ids) for prompt in prompts) + (settings.length or model.hparams.n_ctx)
+    g.afford(model, settings.batch_size, min(longest, model.hparams.n_ctx))
+    began = time.perf_counter()
+    engine = model.engine
+    writer.load_s = time.perf_counter() - began
+    from ..generate import generate
+
+    on_text = writer.piece if live else lambda sample, piece: None
+    for sample in generate(engine, model.bpe, prompts, settings, on_text=on_text, clock=time.perf_counter):
+        writer.whole(sample, streamed=live)
+
+
+class TextWriter:
+    """The text itself, one line end after it; between several a line `---`."""
+
+    def __init__(self, out: TextIO, model, settings, prefix_token: str, include_prompt: bool):
+        self.out, self.include_prompt, self._begun, self._count = out, include_prompt, None, 0
+
+    def _begin(self, sample) -> None:
+        if self._begun is sample:
+            return
+        self._begun = sample
+        if self._count:
+            self.out.write("---\n")
+        self._count += 1
+        if self.include_prompt:
+            self.out.write(sample.prompt.text or "")
+
+    def piece(self, sample, piece: str) -> None:
+        self._begin(sample)
+        self.out.write(piece)
+        self.out.flush()
+
+    def whole(self, sample, *, streamed: bool) -> None:
+        self._begin(sample)
+        self.out.write("\n" if streamed else sample.text + "\n")
+        self.out.flush()
+
+
+class OfficialWriter(TextWriter):
+    """As the official scripts print it: a ruler with the number of the sample, the text, a ruler at the end."""
+
+    def whole(self, sample, *, streamed: bool) -> None:
+        self._count += 1
+        prompt = (sample.prompt.text or "") if self.include_prompt else ""
+        self.out.write(f"{'=' * 40} SAMPLE {self._count} {'=' * 40}\n{prompt}{sample.text}\n")
+        self.out.flush()
+
+
+class JsonWriter:
+    """One object a sample."""
+
+    load_s = 0.0
+
+    def __init__(self, out: TextIO, model, settings, prefix_token: str, include_prompt: bool):
+        self.out, self.model, self.settings = out, model, settings
+        sampling = settings.sampling
+        self._settings = {
+            "temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p,
+            "nucleus": sampling.nucleus, "length": settings.length, "stop": list(settings.stop),
+            "stop_eot": settings.stop_eot, "overflow": settings.overflow, "prefix_token": prefix_token,
+        }  # fmt: skip
+        self._include_prompt = include_prompt
+
+    def whole(self, sample, *, streamed: bool) -> None:
+        prompt = sample.prompt
+        record = {"id": prompt.id, "index": sample.index, "prompt": prompt.text}
+        if prompt.text is None:
+            record["prompt"] = self.model.bpe.decode(prompt.ids)
+        record["text"] = (record["prompt"] if self._include_prompt else "") + sample.text
+        raw = self.model.bpe.decode_bytes(sample.tokens)
+        if "\ufffd" in sample.text and raw.decode("utf-8", "ignore").encode() != raw:
+            record["bytes_b64"] = base64.b64encode(raw).decode()
+        record |= {"tokens": sample.tokens, "prompt_tokens": list(sample.context), "finish": sample.finish}
+        record |= {"seed": sample.seed, "settings": self._settings, "engine": self.model.engine.name}
+        record["model"] = {"name": self.model.place.name, "sha256": self.model.index_sha256}
+        if self.settings.logprobs is not None:
+            record["logprobs"] = sample.logprobs
+        speed = (len(sample.tokens) - 1) / sample.decode_s if sample.decode_s and len(sample.tokens) > 1 else None
+        record["timing"] = {"load_s": self.load_s, "prefill_s": sample.prefill_s, "tokens_per_s": speed}
+        self.out.write(as_json(record) + "\n")
+        self.out.flush()
+
+
+WRITERS = {"text": TextWriter, "jsonl": JsonWriter, "official": OfficialWriter}

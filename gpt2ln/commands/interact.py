@@ -1,0 +1,55 @@
+"""`interact`: continue what you type, again and again."""
+
+import contextlib
+import sys
+
+import click
+
+from ..errors import BadInput
+from ..prompt import Prompt
+from .generate import TextWriter, make_settings, run, sampling_options
+from .options import command
+from .prompts import argument
+
+with contextlib.suppress(ImportError):
+    import readline  # noqa: F401  line editing and history in input()
+
+
+@command("interact", "echo 'ROMEO:' | gpt2ln -m demo interact --length 20")
+@sampling_options
+@click.option(
+    "--nsamples", type=click.IntRange(min=1), default=1, show_default=True, help="Continuations of each prompt."
+)
+def command(g, **options):
+    """Continue each line you type; the model is loaded once.  Ctrl-D ends.
+
+    Prompts go to stderr, text to stdout.
+    """
+    model = g.open()
+    settings = make_settings(g, [], model.hparams.n_ctx, batch_size=1, **options)
+    _ = model.engine
+    while True:
+        try:
+            line = _ask()
+        except EOFError:
+            click.echo(err=True)
+            return
+        if not line:
+            click.echo("Prompt should not be empty!", err=True)
+            continue
+        try:
+            prompt = Prompt(tuple(model.bpe.encode(argument(line))), line)
+            make_settings(g, [prompt], model.hparams.n_ctx, batch_size=1, **(options | {"seed": settings.seed}))
+            run(g, model, [prompt], settings, TextWriter(sys.stdout, model, settings, "none", False), live=True)
+        except BadInput as problem:
+            click.echo(f"error: {problem}", err=True)
+
+
+def _ask() -> str:
+    click.echo("Model prompt >>> ", nl=False, err=True)
+    if sys.stdin.isatty():
+        return input()
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    return line.removesuffix("\n")

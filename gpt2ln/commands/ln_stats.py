@@ -1,0 +1,103 @@
+"""`ln-stats`: statistics of every LayerNorm over a text."""
+
+import click
+
+from ..errors import BadInput, UsageError
+from ..stats import STATISTICS, Moments, NormStats
+from .options import command
+from .output import as_csv, as_json, as_table, results
+from .prompts import prompt_options, read_prompts
+
+
+@command("ln-stats", 'gpt2ln -m demo ln-stats "To be, or not to be, that is the question."')
+@prompt_options
+@click.option(
+    "--top-channels",
+    type=click.IntRange(min=0),
+    default=3,
+    show_default=True,
+    metavar="K",
+    help="Channels that hold most variance.",
+)
+@click.option("--overflow", type=click.Choice(["error", "truncate", "split"]), default="error", show_default=True,
+              help="A text past the context: refuse, keep its first part, or read it in parts, each on its own.")  # fmt: skip
+@click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
+@click.option("-o", "--output", metavar="FILE", help="Write there, not to stdout.")
+@click.option("--force", is_flag=True, help="Overwrite FILE.")
+def command(g, text, file, lines, ids, jsonl, prefix_token, top_channels, overflow, form, output, force):
+    """Run TEXT through the model and say what each LayerNorm did: mean, variance, rstd, RMS of its output.
+
+    Spread is the population standard deviation over tokens.  A channel's share is its part of the variance that the
+    norm divides out; one channel in a thousand holding half of it is a massive activation.
+    """
+    model = g.open()
+    sources = dict(text=text, file=file, lines=lines, ids=ids, jsonl=jsonl, prefix_token=prefix_token)
+    prompts = read_prompts(model.bpe, g.note, **sources)
+    if not prompts:
+        raise UsageError("ln-stats: nothing to read; give a TEXT, --file, --lines, --ids or --jsonl")
+    documents = [part for p in prompts for part in _fit(p.ids, model.hparams.n_ctx, overflow)]
+    g.afford(model, 1, max(map(len, documents)))
+    engine = model.engine
+    from ..observe import ln_stats
+
+    stats = ln_stats(engine, documents)
+    with results(output, force) as out:
+        out.write(FORMATS[form](model, stats, top_channels))
+
+
+def _fit(ids: tuple[int, ...], n_ctx: int, overflow: str) -> list[tuple[int, ...]]:
+    if len(ids) <= n_ctx:
+        return [ids]
+    if overflow == "error":
+        raise BadInput(
+            f"text of {len(ids)} tokens, the context takes {n_ctx}; shorten it or pass --overflow truncate|split"
+        )
+    parts = [ids[start : start + n_ctx] for start in range(0, len(ids), n_ctx)]
+    return parts if overflow == "split" else parts[:1]
+
+
+def _table(model, stats: dict[str, NormStats], k: int) -> str:
+    head = [
+        "norm",
+        "tokens",
+        *(f"{name} (spread)" for name in STATISTICS),
+        f"channels with most variance, of {model.hparams.n_embd}",
+    ]
+    rows = []
+    for norm, s in stats.items():
+        cells = [f"{s.moments[name].mean:.4g} ({s.moments[name].std:.2g})" for name in STATISTICS]
+        top = " ".join(f"{c}:{100 * share:.1f}%" for c, share in s.top_channels(k))
+        rows.append([norm, str(s.moments["mean"].count), *cells, top])
+    return as_table(head, rows, left=(0, 6))
+
+
+def _record(norm: str, s: NormStats, k: int) -> dict:
+    top = [{"channel": c, "share": share} for c, share in s.top_channels(k)]
+    return (
+        {"norm": norm, "count": s.moments["mean"].count}
+        | {n: _moments(s.moments[n]) for n in STATISTICS}
+        | {"channels": top}
+    )
+
+
+def _moments(m: Moments) -> dict:
+    return {"mean": m.mean, "std": m.std, "min": m.min, "max": m.max}
+
+
+def _json(model, stats: dict[str, NormStats], k: int) -> str:
+    return "".join(as_json(_record(norm, s, k)) + "\n" for norm, s in stats.items())
+
+
+def _csv(model, stats: dict[str, NormStats], k: int) -> str:
+    rows = []
+    for norm, s in stats.items():
+        record = _record(norm, s, k)
+        row = {"norm": norm, "count": record["count"]}
+        row |= {f"{name}_{key}": value for name in STATISTICS for key, value in record[name].items()}
+        top = record["channels"]
+        row["channels"] = " ".join(f"{c['channel']}:{c['share']:.6g}" for c in top)
+        rows.append(row)
+    return as_csv(rows)
+
+
+FORMATS = {"table": _table, "json": _json, "csv": _csv}

@@ -1,0 +1,152 @@
+"""Options that several commands share, and the one way to open the model they name.
+
+Global options stand before and after the command's name.  Nearest wins: flag after the command, flag before it,
+environment of the command, environment of the group, default.
+"""
+
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+from click.core import ParameterSource
+
+from .. import library
+from ..bpe import Bpe
+from ..errors import BadInput
+from ..locate import find
+from ..spec import canonical
+
+SETTINGS = {
+    "auto_envvar_prefix": "GPT2LN",
+    "help_option_names": ["-h", "--help"],
+    "token_normalize_func": lambda name: name.replace("_", "-"),
+    "max_content_width": 100,
+}
+
+GLOBALS = [
+    click.option("-m", "--model-name", metavar="NAME", help="Name, alias, folder or prefix.  [default: 124M or demo]"),
+    click.option("--checkpoint", metavar="PREFIX", help="Other weights for the same model."),
+    click.option("--models-dir", metavar="DIR", help="Where models are kept.  [default: models]"),
+    click.option("--device", metavar="cpu|gpu:N", help="Where to compute.  [default: cpu]"),
+    click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Threads.  [default: all cores]"),
+    click.option("-q", "--quiet", is_flag=True, help="No notes on stderr."),
+    click.option("-v", "--verbose", is_flag=True, help="More on stderr: estimates, TensorFlow's own log."),
+]
+
+
+def global_options(function: Callable) -> Callable:
+    for option in reversed(GLOBALS):
+        function = option(function)
+    return function
+
+
+class Globals:
+    """The global options of this call, wherever they were given."""
+
+    def __init__(self, ctx: click.Context):
+        contexts = [c for c in (ctx, ctx.parent) if c is not None]
+        self._sources = [(c, s) for s in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT) for c in contexts]
+
+    def __getattr__(self, name: str):
+        for ctx, source in self._sources:
+            if ctx.get_parameter_source(name) is source:
+                return ctx.params[name]
+        return None
+
+    @property
+    def shelves(self) -> list[Path]:
+        """Where models are looked for: the flag's folder alone, else `models` here and in the user's data folder."""
+        if self.models_dir:
+            return [Path(os.path.expanduser(os.path.expandvars(self.models_dir)))]
+        data = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
+        return [Path("models"), Path(data) / "gpt2ln" / "models"]
+
+    def note(self, text: str) -> None:
+        if not self.quiet:
+            click.echo(text, err=True)
+
+    def place(self):
+        place = find(self.model_name, self.shelves, Path(self.checkpoint) if self.checkpoint else None)
+        if self.model_name is None:
+            self.note(f"model: {place.name} (choose another with -m)")
+        elif canonical(self.model_name) != self.model_name:
+            self.note(f"model: {self.model_name} is now called {place.name}")
+        if self.checkpoint:
+            self.note(f"weights: {place.prefix}")
+        return place
+
+    def open(self) -> library.Model:
+        """The model, its whole folder checked, no weights read yet."""
+        if self.verbose:
+            os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0")
+        model = library.Model(self.place(), threads=self.threads, device=self.device or "cpu")
+        for note in model.notes:
+            self.note(note if note.startswith("warning") else f"note: {note}")
+        return model
+
+    def vocabulary(self) -> Bpe:
+        """The model's vocabulary alone."""
+        place = self.place()
+        return Bpe(place.file("encoder.json"), place.file("vocab.bpe"))
+
+    def afford(self, model: library.Model, sequences: int, positions: int) -> None:
+        """Refuse what does not fit in memory before it is begun; with -v, say how much it is."""
+        need, free = model.bytes_needed(sequences, positions), _available()
+        if self.verbose:
+            self.note(f"memory: about {need / 1e6:.0f} MB for weights and {sequences} caches of {positions} positions")
+        if free is not None and need > free:
+            raise BadInput(
+                f"memory: about {need / 1e6:.0f} MB needed for weights and {sequences} caches of {positions} positions,"
+                f" {free / 1e6:.0f} MB free; a smaller --batch-size takes less"
+            )
+
+
+def _available() -> int | None:
+    """Bytes the system can still give, where it says so."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def command(name: str, epilog: str) -> Callable:
+    """A command with the global options and an example; its function gets `g`, the globals, first."""
+
+    def wrap(function: Callable) -> click.Command:
+        @click.pass_context
+        def called(ctx, **params):
+            own = {k: v for k, v in params.items() if k not in _NAMES}
+            return function(Globals(ctx), **own)
+
+        called.__doc__ = function.__doc__
+        called.__click_params__ = getattr(function, "__click_params__", [])
+        return click.command(name, context_settings=SETTINGS, epilog=f"Example: {epilog}")(global_options(called))
+
+    return wrap
+
+
+_NAMES = {"model_name", "checkpoint", "models_dir", "device", "threads", "quiet", "verbose"}
+
+
+class Number(click.ParamType):
+    """A finite number from `least` (or above it, with `open_below`) to `most`."""
+
+    name = "number"
+
+    def __init__(self, least: float = 0.0, most: float = math.inf, *, open_below: bool = False):
+        self.least, self.most, self.open_below = least, most, open_below
+
+    def convert(self, value, param, ctx):
+        try:
+            number = float(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a number", param, ctx)
+        too_small = number <= self.least if self.open_below else number < self.least
+        if not math.isfinite(number) or too_small or number > self.most:
+            below = "above" if self.open_below else "from"
+            up_to = f" to {self.most:g}" if math.isfinite(self.most) else ""
+            self.fail(f"{value} is out of range, expected a number {below} {self.least:g}{up_to}", param, ctx)
+        return number

@@ -1,0 +1,180 @@
+"""Prefill and step over a KV cache: the seam behind which engines live.  `Exact` is the graph of `model` itself.
+
+Each sequence is computed on its own: its numbers are a function of its own tokens, never of what else is in the batch.
+(A product of one row and of eight rows round differently; computed together, a text would change with
+`--batch-size`.)  Sequences of a batch still share the machine, one a thread.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+
+from .errors import NonFinite
+from .model import Scope, model
+from .runtime import tf
+from .spec import HParams
+
+CHUNK = 256  # positions of a prompt computed at once: half of the scores of a long prompt lie above the diagonal
+SMALLEST = 128  # positions a cache has room for at first; the room doubles when it is full
+
+
+class Cache:
+    """Keys and values of one sequence: a tensor each for every layer, written in place.  [1, H, S, D], S >= length"""
+
+    def __init__(self, hparams: HParams, room: int):
+        self.hparams, self.ids = hparams, []
+        shape = [1, hparams.n_head, self._rounded(room), hparams.head_dim]
+        self.k = [tf.zeros(shape) for _ in range(hparams.n_layer)]
+        self.v = [tf.zeros(shape) for _ in range(hparams.n_layer)]
+
+    @property
+    def length(self) -> int:
+        return len(self.ids)
+
+    @property
+    def room(self) -> int:
+        return self.k[0].shape[2]
+
+    def _rounded(self, room: int) -> int:
+        return min(max(SMALLEST, 1 << (room - 1).bit_length()), self.hparams.n_ctx)
+
+    def reserve(self, room: int) -> None:
+        """Make room for that many positions: a copy, but one each time the length doubles."""
+        if room > self.room:
+            more = [[0, 0], [0, 0], [0, self._rounded(room) - self.room], [0, 0]]
+            self.k, self.v = [[tf.pad(x, more) for x in held] for held in (self.k, self.v)]
+
+    def copy(self) -> "Cache":
+        """A cache that goes its own way from here, as each sample of one prompt does."""
+        other = Cache.__new__(Cache)
+        other.hparams, other.ids = self.hparams, list(self.ids)
+        nothing = [[0, 0]] * 4
+        other.k, other.v = [[tf.pad(x, nothing) for x in held] for held in (self.k, self.v)]
+        return other
+
+
+class _Past:
+    """The cache as the graph sees it: `model.Past`."""
+
+    def __init__(self, length: tf.Tensor, k: Sequence[tf.Tensor], v: Sequence[tf.Tensor], *, whole: bool):
+        self.length, self._k, self._v, self._whole = length, k, v, whole
+
+    def extend(self, layer: int, k: tf.Tensor, v: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Write the new rows into the buffers themselves, then hand out what there is.
+
+        `InplaceUpdate` returns its own input, changed; a variable would be copied whole on each read.  With `whole` the
+        room past the last position comes too: the mask gives it probability 0, exactly, and no copy is made.
+        """
+        _, H, T, D = k.shape
+        T = tf.shape(k)[2] if T is None else T
+        S = tf.shape(self._k[layer])[2]
+        rows = tf.reshape(tf.range(H)[:, None] * S + self.length + tf.range(T), [-1])
+        both = []
+        for held, new in ((self._k[layer], k), (self._v[layer], v)):
+            flat = tf.raw_ops.InplaceUpdate(x=tf.reshape(held, [-1, D]), i=rows, v=tf.reshape(new, [-1, D]))
+            full = tf.reshape(flat, [1, H, S, D])
+            both.append(full if self._whole else full[:, :, : self.length + T])
+        return tuple(both)
+
+
+class Exact:
+    """The official operations in their order, with nothing fused; float32."""
+
+    name = "exact"
+
+    def __init__(self, hparams: HParams, weights: Mapping[str, tf.Tensor], *, threads: int = 2):
+        self.hparams, self.weights, self.traces = hparams, weights, 0
+        self._prompt = self._function(None, self._last_logits)
+        self._step = self._function(1, self._last_logits)
+        self._pool = ThreadPoolExecutor(threads)
+        self._watching = cache(lambda wanted: self._function(None, lambda *args: self._taps(wanted, *args)))
+
+    def _function(self, T: int | None, body: Callable) -> Callable:
+        """One graph for every length: only `T`, 1 or open, is part of its signature."""
+        hp = self.hparams
+        held = [tf.TensorSpec([1, hp.n_head, None, hp.head_dim])] * hp.n_layer
+        signature = [tf.TensorSpec([1, T], tf.int32), tf.TensorSpec([], tf.int32), held, held]
+
+        def traced(ids, length, k, v):
+            self.traces += 1
+            return body(ids, _Past(length, k, v, whole=T == 1))
+
+        return tf.function(traced, input_signature=signature, autograph=False)
+
+    def _last_logits(self, ids, past):
+        """-> [V] logits after the last id, and a number that is finite while every variance is."""
+        variances = []
+        watch = lambda name, x: variances.append(x) if name.endswith("/var") else None  # noqa: E731
+        logits = model(ids, Scope("model", self.weights, watch), hparams=self.hparams, past=past, last=True)
+        return logits[0, -1], tf.reduce_sum(tf.add_n(variances))
+
+    def _taps(self, wanted, ids, past):
+        seen = {}
+        model(ids, Scope("model", self.weights, seen.__setitem__), hparams=self.hparams, past=past)
+        return {name: seen[name][0] for name in wanted}
+
+    def _call(self, function, ids, cache: Cache):
+        out = function(tf.constant([ids], tf.int32), tf.constant(cache.length), cache.k, cache.v)
+        cache.ids += ids
+        return out
+
+    def _chunks(self, ids: Sequence[int]) -> Iterable[list[int]]:
+        edges = [*range(0, len(ids), CHUNK), len(ids)]
+        return [list(ids[a:b]) for a, b in pairwise(edges)]
+
+    def prefill(self, ids: Sequence[int]) -> tuple[np.ndarray, Cache]:
+        """Read a prompt.  [T] -> [V] logits after it, and its cache.  NonFinite names the first tap that is not."""
+        cache = Cache(self.hparams, len(ids) + 1)
+        for chunk in self._chunks(ids):
+            logits = self._finite(self._call(self._prompt, chunk, cache), cache)
+        return logits, cache
+
+    def step(self, ids: Sequence[int], caches: Sequence[Cache]) -> list[np.ndarray]:
+        """Append one id to each sequence -> its [V] logits each.  A cache holds at most n_ctx positions."""
+        return list(self._pool.map(self._step_one, ids, caches))
+
+    def _step_one(self, i: int, cache: Cache) -> np.ndarray:
+        cache.reserve(cache.length + 1)
+        return self._finite(self._call(self._step, [i], cache), cache)
+
+    def _finite(self, result, cache: Cache) -> np.ndarray:
+        logits, health = (x.numpy() for x in result)
+        if not (np.isfinite(health) and np.isfinite(logits).all()):
+            raise NonFinite(self._blame(cache.ids))
+        return logits
+
+    def watch(self, ids: Sequence[int], wanted: Sequence[str]) -> Iterable[dict[str, np.ndarray]]:
+        """The wanted taps, a chunk of positions at a time, computed as `prefill` computes.
+
+        Each array has its positions first, or second where there are heads: [T, ...] or [H, T, ...].
+        """
+        cache = Cache(self.hparams, len(ids))
+        function = self._watching(tuple(wanted))
+        for chunk in self._chunks(ids):
+            yield {name: x.numpy() for name, x in self._call(function, chunk, cache).items()}
+
+    def _blame(self, ids: Sequence[int]) -> str:
+        """Which value of the forward pass is the first that is not finite."""
+        order = []
+
+        def body(ids, past):
+            finite = []
+
+            def watch(name, x):
+                order.append(name)
+                finite.append(tf.reduce_all(tf.math.is_finite(x)))
+
+            model(ids, Scope("model", self.weights, watch), hparams=self.hparams, past=past)
+            return tf.stack(finite)
+
+        finite = self._call(self._function(None, body), list(ids), Cache(self.hparams, len(ids))).numpy()
+        first = order[int(finite.argmin())] if not finite.all() else "logits"
+        return f"{first}: NaN or Inf in the forward pass of {len(ids)} tokens, expected finite; look at the weights: gpt2ln inspect --stats"
+
+
+def to_tensors(arrays: Iterable[tuple[str, np.ndarray]]) -> dict[str, tf.Tensor]:
+    """Copy mapped arrays into TensorFlow's own memory, one after the other."""
+    return {name: tf.constant(array) for name, array in arrays}

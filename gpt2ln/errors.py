@@ -1,0 +1,58 @@
+"""Every error a user can meet, one exit status a branch.
+
+    Gpt2lnError            70  a bug of ours, when nothing narrower fits
+    ├── Different           1  checked, and not equal
+    ├── UsageError          2  an option, tap, variable or value that does not exist
+    ├── NotFound            3  a model, a file or TensorFlow is not there
+    ├── Damaged             4  a checkpoint or vocabulary is cut short, garbled or not a GPT-2
+    ├── BadInput            5  a text or token ids that cannot be taken
+    ├── NetworkError        6
+    ├── DiskError           7  full, read-only, locked
+    └── NonFinite           8  NaN or Inf in the forward pass
+
+A message is one line: where, what was found, what was expected; the next step.
+"""
+
+from collections.abc import Sequence
+
+
+class Gpt2lnError(Exception):
+    status = 70
+
+
+class Different(Gpt2lnError):
+    status = 1
+
+
+class UsageError(Gpt2lnError):
+    status = 2
+
+
+class NotFound(Gpt2lnError):
+    status = 3
+
+
+class Damaged(Gpt2lnError):
+    status = 4
+
+
+class BadInput(Gpt2lnError):
+    status = 5
+
+
+class NetworkError(Gpt2lnError):
+    status = 6
+
+
+class DiskError(Gpt2lnError):
+    status = 7
+
+
+class NonFinite(Gpt2lnError):
+    status = 8
+
+
+def first_five(items: Sequence[str]) -> str:
+    """Join problems into one line: the first five, then how many more."""
+    more = f", and {len(items) - 5} more" if len(items) > 5 else ""
+    return ", ".join(items[:5]) + more

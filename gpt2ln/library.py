@@ -1,0 +1,112 @@
+"""The library face and the one way to open a model: `load("124M")`.
+
+Opening checks the whole folder at once and reads no weights.  `bpe` and `engine` come when they are first asked for;
+only `engine` needs TensorFlow.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from .bpe import Bpe, check_ids
+from .checkpoint import Bundle, read_index
+from .checkpoint import load as load_arrays
+from .errors import BadInput, Damaged, NotFound, first_five
+from .locate import Place, find, missing_files
+from .spec import HParams, variables
+from .weights import check, read_hparams
+
+
+class Model:
+    """A GPT-2 on disk.  `notes` are remarks for people."""
+
+    def __init__(self, place: Place, *, threads: int | None = None, device: str = "cpu"):
+        if missing := missing_files(place):
+            raise NotFound(f"{place.folder.absolute()}: {first_five(missing)} missing; fetch them into that folder")
+        self.place, self._threads, self._device = place, threads, device
+        self.hparams: HParams
+        self.bundle: Bundle = read_index(place.prefix)
+        self.hparams, self.notes = read_hparams(place.file("hparams.json"))
+        findings = check(self.bundle, self.hparams)
+        if findings.problems:
+            raise Damaged(f"{place.prefix}: {'; '.join(findings.problems[:5])}{_more(findings.problems)}")
+        self.notes = self.notes + findings.notes
+
+    @cached_property
+    def bpe(self) -> Bpe:
+        bpe = Bpe(self.place.file("encoder.json"), self.place.file("vocab.bpe"))
+        if bpe.n_vocab != self.hparams.n_vocab:
+            raise Damaged(
+                f"{self.place.folder}: encoder.json has {bpe.n_vocab} entries, hparams.json says n_vocab {self.hparams.n_vocab}"
+            )
+        return bpe
+
+    @cached_property
+    def engine(self):
+        """Every weight with its sum checked, in TensorFlow's memory, behind the `exact` engine."""
+        from .engine import Exact, to_tensors
+        from .runtime import configure
+
+        threads = configure(threads=self._threads, device=self._device)
+        weights = to_tensors(load_arrays(self.bundle, variables(self.hparams)))
+        return Exact(self.hparams, weights, threads=threads)
+
+    @cached_property
+    def index_sha256(self) -> str:
+        """Digest of the index file, which holds the sums of all weights: it names them."""
+        path = self.place.prefix.with_name(self.place.prefix.name + ".index")
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+
+    def bytes_needed(self, sequences: int, positions: int) -> int:
+        """Weights, and keys and values of that many sequences of that many positions."""
+        hp = self.hparams
+        weights = sum(self.bundle.entries[name].size for name in variables(hp))
+        return weights + sequences * hp.n_layer * 2 * hp.n_embd * positions * 4
+
+    def encode(self, text: str) -> list[int]:
+        return self.bpe.encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        check_ids(ids, self.hparams.n_vocab)
+        return self.bpe.decode(ids)
+
+    def ids(self, text_or_ids: str | Sequence[int]) -> list[int]:
+        """Token ids of either, checked against the vocabulary and the context."""
+        ids = self.encode(text_or_ids) if isinstance(text_or_ids, str) else list(text_or_ids)
+        check_ids(ids, self.hparams.n_vocab)
+        if not 0 < len(ids) <= self.hparams.n_ctx:
+            raise BadInput(f"{len(ids)} tokens, expected 1..{self.hparams.n_ctx}")
+        return ids
+
+    def logits(self, text_or_ids: str | Sequence[int]):
+        """-> [T, V] float32: row t scores the token after position t."""
+        import numpy as np
+
+        return np.concatenate([c["logits"] for c in self.engine.watch(self.ids(text_or_ids), ["logits"])])
+
+    def generate(self, text_or_ids: str | Sequence[int], **settings) -> Iterator:
+        """`generate.Sample`s; settings are those of `generate.Settings`, and of `sample.Sampling` in `sampling`."""
+        from .generate import generate
+        from .prompt import Prompt
+        from .settings import Settings
+
+        prompt = Prompt(tuple(self.ids(text_or_ids)))
+        return generate(self.engine, self.bpe, [prompt], Settings(**settings))
+
+
+def _more(problems: list[str]) -> str:
+    return f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
+
+
+def load(
+    name: str | None = None,
+    *,
+    models_dir: str | Path = "models",
+    checkpoint: str | Path | None = None,
+    threads: int | None = None,
+    device: str = "cpu",
+) -> Model:
+    """Open a model by name, alias, folder or prefix; without a name the 124M where it is there, else the demo."""
+    place = find(str(name) if name else None, [Path(models_dir)], Path(checkpoint) if checkpoint else None)
+    return Model(place, threads=threads, device=device)

@@ -1,0 +1,114 @@
+"""Where a name leads: `-m 124M`, an alias, a folder, a prefix or any one file of a checkpoint -> a `Place`."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import NotFound, UsageError
+from .spec import MODEL_FILES, RELEASED, canonical
+
+DEMO = Path(__file__).parent / "demo"
+PUBLISHED = "https://openaipublic.blob.core.windows.net/gpt-2/models"
+_MEMBER = re.compile(r"(?P<prefix>.+)\.(index|meta|data-\d{5}-of-\d{5})")
+_STATE = re.compile(r'^\s*model_checkpoint_path:\s*"(?P<path>.*)"\s*$', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A model on disk: vocabulary and hyperparameters from `folder`, weights from `prefix`."""
+
+    name: str
+    folder: Path
+    prefix: Path
+
+    def file(self, name: str) -> Path:
+        return self.folder / name
+
+
+def find(name: str | None, shelves: Sequence[Path], checkpoint: Path | None = None) -> Place:
+    """Look `name` up on the shelves, then on disk; without a name the 124M where it is there, else the demo.
+
+    UsageError when a folder holds several checkpoints and none is chosen, NotFound with the absolute places looked at.
+    """
+    folder, prefix = _leads_to(name or _default(shelves), shelves)
+    if checkpoint is not None:
+        prefix = _prefix_of(checkpoint)
+        if prefix is None:
+            raise NotFound(f"{checkpoint.absolute()}: no checkpoint there; expected {checkpoint.name}.index")
+    called = canonical(name) if name else folder.name
+    return Place(called, folder, prefix or _only_prefix(folder))
+
+
+def _default(shelves: Sequence[Path]) -> str:
+    return "124M" if any((shelf / "124M").is_dir() for shelf in shelves) else "demo"
+
+
+def _leads_to(name: str, shelves: Sequence[Path]) -> tuple[Path, Path | None]:
+    """-> folder, prefix where the name itself says which."""
+    if not name:
+        raise UsageError(f"model name: empty; choose demo, {', '.join(RELEASED)}, a folder or a prefix")
+    for shelf in shelves:
+        if (shelf / canonical(name)).is_dir() and canonical(name) not in (".", ".."):
+            return shelf / canonical(name), None
+    if name == "demo":
+        return DEMO, None
+    path = Path(name)
+    if path.is_dir():
+        return path, None
+    prefix = _prefix_of(path)
+    if prefix is not None:
+        return prefix.parent, prefix
+    raise NotFound(_not_there(canonical(name), shelves))
+
+
+def _not_there(name: str, shelves: Sequence[Path]) -> str:
+    tried = ", ".join(str((shelf / name).absolute()) for shelf in shelves)
+    blocked = [f"{shelf.absolute()} is a file, not a folder; " for shelf in shelves if shelf.is_file()]
+    if name in RELEASED:
+        files = "checkpoint, hparams.json, encoder.json, vocab.bpe, model.ckpt.index, model.ckpt.data-00000-of-00001"
+        folder = (shelves[0] / name).absolute()
+        return f"model {name}: not at {tried}; {''.join(blocked)}put {files} into {folder}, from {PUBLISHED}/{name}/"
+    return (
+        f"model {name}: no such name, folder or prefix; looked for {tried}; {''.join(blocked)}"
+        f"choose demo, {', '.join(RELEASED)}, or give a path"
+    )
+
+
+def _prefix_of(path: Path) -> Path | None:
+    """The prefix that `path` stands for: itself, one of its files, or through a `checkpoint` file."""
+    if path.with_name(path.name + ".index").is_file():
+        return path
+    if path.is_file():
+        if match := _MEMBER.fullmatch(path.name):
+            return path.with_name(match["prefix"])
+        if path.name == "checkpoint":
+            return _only_prefix(path.parent)
+    if path.is_dir():
+        return _only_prefix(path)
+    return None
+
+
+def _only_prefix(folder: Path) -> Path:
+    """The checkpoint of a folder: the one its `checkpoint` file names, by base name where the path has moved."""
+    state = folder / "checkpoint"
+    if state.is_file():
+        match = _STATE.search(state.read_text(encoding="utf-8", errors="replace"))
+        if match and match["path"]:
+            named = folder / re.split(r"[/\\]", match["path"])[-1]
+            if named.with_name(named.name + ".index").is_file():
+                return named
+            if (outside := folder / match["path"]).with_name(outside.name + ".index").is_file():
+                return outside
+    found = sorted(path.with_suffix("") for path in folder.iterdir() if path.suffix == ".index")
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise UsageError(f"{len(found)} checkpoints in {folder.absolute()}: {names}; choose with --checkpoint")
+    if not found:
+        raise NotFound(f"{folder.absolute()}: no checkpoint; looked for checkpoint, *.index")
+    return found[0]
+
+
+def missing_files(place: Place) -> list[str]:
+    """Which of the files beside the weights are not there."""
+    return [name for name in MODEL_FILES if not place.file(name).is_file()]

@@ -1,0 +1,13 @@
+"""A text as token ids, with what its record is to show."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """ids: what is read, a prefix token included.  text None: given as ids, or none at all."""
+
+    ids: tuple[int, ...]
+    text: str | None = None
+    id: object = None
+    seed: int | None = None

@@ -1,0 +1,100 @@
+"""The one door to TensorFlow.
+
+Every other module takes `tf` from here, so that log level, threads, device and graph rewrites are settled before the
+first operation.  Importing this module costs the 2-3 s of TensorFlow's own import; commands do so as late as they can.
+"""
+
+import contextlib
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+
+from .errors import NotFound, UsageError
+
+SUPPORTED = "tensorflow >= 2.16"
+
+
+@contextlib.contextmanager
+def _stderr_held() -> Iterator[None]:
+    """Keep what C++ writes to file descriptor 2; show it only when the import fails.
+
+    TensorFlow logs before its own log level takes effect, so no environment variable silences those lines.
+    """
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3") != "3":
+        yield
+        return
+    try:
+        saved = os.dup(2)
+    except OSError:  # no stderr at all
+        yield
+        return
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(saved, 2)
+            os.close(saved)
+
+
+def _import_tensorflow():
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        with _stderr_held():
+            import tensorflow
+    except Exception as cause:  # a broken install raises anything, not only ImportError
+        try:
+            found = f"version {version('tensorflow')} is installed"
+        except PackageNotFoundError:
+            found = "it is not installed"
+        raise NotFound(
+            f"TensorFlow: cannot be imported ({type(cause).__name__}: {str(cause).splitlines()[0] if str(cause) else ''});"
+            f" {found}, {SUPPORTED} is needed; run: pip install '{SUPPORTED.replace(' ', '')}'"
+        ) from cause
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    return tensorflow
+
+
+tf = _import_tensorflow()
+
+
+def _keep_the_order_of_operations() -> None:
+    """Switch off the passes that compute the same function with other roundings.
+
+    The arithmetic pass turns `((x-u)*r)*g + b` into `(x-u)*(r*g) + b`; the remapper fuses products with their bias and
+    can replace a LayerNorm by a kernel with epsilon 0.001.  Without them a graph gives, bit for bit, what the same
+    operations give one by one.
+    """
+    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False, "remapping": False})
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+
+
+_keep_the_order_of_operations()
+
+
+def configure(*, threads: int | None = None, device: str = "cpu") -> int:
+    """Choose threads and device (`cpu` or `gpu:N`), before the first operation -> threads in use."""
+    if threads:
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(threads)
+    gpus = tf.config.list_physical_devices("GPU")
+    chosen = [gpus[n] for n in _gpu_numbers(device) if n < len(gpus)]
+    if device != "cpu" and not chosen:
+        raise UsageError(f"--device {device}: this machine has {len(gpus)} GPUs that TensorFlow sees; choose cpu")
+    tf.config.set_visible_devices(chosen, "GPU")
+    for gpu in chosen:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    return threads or len(os.sched_getaffinity(0))
+
+
+def _gpu_numbers(device: str) -> list[int]:
+    if device == "cpu":
+        return []
+    kind, _, number = device.partition(":")
+    if kind != "gpu" or not (number or "0").isdecimal():
+        raise UsageError(f"--device {device}: expected cpu or gpu:N")
+    return [int(number or 0)]

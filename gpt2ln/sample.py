@@ -1,0 +1,74 @@
+"""Logits to the next id: temperature, top-k, top-p, and a draw that depends on nothing but its key.
+
+The cuts are those of the official `sample.py`; what they remove gets `REMOVED`.  The draw inverts the cumulative
+distribution in float64 at one uniform number keyed by (seed, sample, position), so sample 7 is the same whether it is
+computed alone, in a batch or after a restart.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+REMOVED = np.float32(-1e10)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """temperature 0 is greedy; top_k 0 and top_p 1 cut nothing; nucleus `openai` or `hf`."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    nucleus: str = "openai"
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """[V] -> [V], in float64."""
+    shifted = logits.astype(np.float64)
+    shifted -= shifted.max()
+    np.exp(shifted, out=shifted)
+    return shifted / shifted.sum()
+
+
+def top_k_logits(logits: np.ndarray, k: int) -> np.ndarray:
+    """Keep the k largest and all that tie with the k-th.  [V] -> [V]"""
+    if k == 0 or k >= logits.size:
+        return logits
+    least = np.partition(logits, -k)[-k]
+    return np.where(logits < least, REMOVED, logits)
+
+
+def top_p_logits(logits: np.ndarray, p: float, nucleus: str = "openai") -> np.ndarray:
+    """Keep the likeliest whose probabilities sum to p.  [V] -> [V]
+
+    `openai` drops the token that crosses p (at least one stays), `hf` keeps it; ties with the last one kept stay.
+    """
+    if p >= 1:
+        return logits
+    descending = np.sort(logits)[::-1]
+    total = np.cumsum(softmax(descending))
+    kept = np.count_nonzero(total <= p) + (nucleus == "hf")
+    least = descending[min(max(kept, 1), logits.size) - 1]
+    return np.where(logits < least, REMOVED, logits)
+
+
+def uniform(seed: int, sample: int, position: int) -> float:
+    """A number in [0, 1) that is a function of its three keys: Philox, a counter-based generator."""
+    return np.random.Generator(np.random.Philox(key=[seed, sample], counter=[0, 0, 0, position])).random()
+
+
+def draw(logits: np.ndarray, u: float) -> int:
+    """The first id whose cumulative probability exceeds u; never one of probability 0, nor one past the last."""
+    total = np.cumsum(softmax(logits))
+    last = np.searchsorted(total, total[-1], side="left")
+    return int(min(np.searchsorted(total, u * total[-1], side="right"), last))
+
+
+def next_id(logits: np.ndarray, sampling: Sampling, *, seed: int, sample: int, position: int) -> int:
+    """[V] -> id.  Argmax at temperature 0; of equal logits the smallest id."""
+    if sampling.temperature == 0:
+        return int(logits.argmax())
+    logits = (logits - logits.max()).astype(np.float64) / sampling.temperature  # no temperature is too small for this
+    logits = top_k_logits(logits, sampling.top_k)
+    logits = top_p_logits(logits, sampling.top_p, sampling.nucleus)
+    return draw(logits, uniform(seed, sample, position))

@@ -1,0 +1,119 @@
+"""The names of activations: which there are, how large, and the little language that picks some.
+
+A name is the checkpoint's scope without `model/`, then a leaf: who knows `model/h3/ln_1/g` can guess `h3/ln_1/mean`.
+`*` stays within a level, `**` crosses levels, `{mean,var}` and `h{0..5}` expand, `h-1` is the last block, commas add,
+`!` removes, `@ln-stats` and its like are presets.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from .errors import UsageError
+from .spec import HParams
+
+NORM_LEAVES = ("mean", "var", "rstd", "norm", "out")
+PRESETS = {
+    "@ln-stats": "**/ln_*/{mean,var,rstd},ln_f/{mean,var,rstd}",
+    "@ln": "**/ln_*/*,ln_f/*",
+    "@resid": "embed,h*/in,h*/mid,h*/out",
+    "@attn": "h*/attn/*",
+    "@mlp": "h*/mlp/*",
+    "@all": "**",
+}
+
+
+@dataclass(frozen=True)
+class Tap:
+    """One activation.  shape: axes of one token; "T" stands for the positions attended to."""
+
+    name: str
+    shape: tuple[int | str, ...]
+
+    def bytes_a_token(self, T: int = 1) -> int:
+        """Float32 bytes for each token of a text of T tokens."""
+        size = 4
+        for axis in self.shape:
+            size *= T if axis == "T" else axis
+        return size
+
+
+def norm_scopes(hparams: HParams) -> list[str]:
+    """`h0/ln_1`, `h0/ln_2`, ... `ln_f`, in the order of the forward pass."""
+    return [f"h{i}/ln_{n}" for i in range(hparams.n_layer) for n in (1, 2)] + ["ln_f"]
+
+
+def all_taps(hparams: HParams) -> list[Tap]:
+    """Every tap of a model, in the order in which the forward pass computes them."""
+    C, H, D, V = hparams.n_embd, hparams.n_head, hparams.head_dim, hparams.n_vocab
+    ln = dict(zip(NORM_LEAVES, ((1,), (1,), (1,), (C,), (C,)), strict=True))
+    attn = {"q": (H, D), "k": (H, D), "v": (H, D), "scores": (H, "T"), "probs": (H, "T"), "z": (C,), "out": (C,)}
+    mlp = {"fc": (4 * C,), "gelu": (4 * C,), "out": (C,)}
+    shapes: dict[str, tuple] = {"wte/out": (C,), "wpe/out": (C,), "embed": (C,)}
+    for i in range(hparams.n_layer):
+        shapes[f"h{i}/in"] = (C,)
+        shapes |= {f"h{i}/ln_1/{leaf}": s for leaf, s in ln.items()}
+        shapes |= {f"h{i}/attn/{leaf}": s for leaf, s in attn.items()}
+        shapes[f"h{i}/mid"] = (C,)
+        shapes |= {f"h{i}/ln_2/{leaf}": s for leaf, s in ln.items()}
+        shapes |= {f"h{i}/mlp/{leaf}": s for leaf, s in mlp.items()}
+        shapes[f"h{i}/out"] = (C,)
+    shapes |= {f"ln_f/{leaf}": s for leaf, s in ln.items()} | {"logits": (V,)}
+    return [Tap(name, shape) for name, shape in shapes.items()]
+
+
+def choose(spec: str, hparams: HParams) -> list[Tap]:
+    """The taps that `spec` picks, in order.  UsageError when any part of it matches nothing."""
+    taps = all_taps(hparams)
+    chosen: set[str] = set()
+    for part in split_list(spec):
+        pattern = part.removeprefix("!")
+        found = {tap.name for tap in taps if glob(PRESETS.get(pattern, pattern), hparams.n_layer).fullmatch(tap.name)}
+        if not found:
+            raise UsageError(_no_match(pattern, [tap.name for tap in taps], hparams.n_layer))
+        chosen = chosen - found if part.startswith("!") else chosen | found
+    return [tap for tap in taps if tap.name in chosen]
+
+
+def split_list(spec: str) -> list[str]:
+    """Split at commas that are not inside braces."""
+    return [part.strip() for part in re.split(r",(?![^{]*\})", spec) if part.strip()]
+
+
+def glob(pattern: str, n_layer: int = 0) -> re.Pattern:
+    """The regular expression a glob, or a list of globs, stands for."""
+    return re.compile("|".join(_one(part, n_layer) for part in split_list(pattern)))
+
+
+def _one(pattern: str, n_layer: int) -> str:
+    pattern = re.sub(r"(?<![^/])h-(\d+)(?=/|$)", lambda m: f"h{n_layer - int(m[1])}", pattern)
+    out = ""
+    for token in re.findall(r"\*\*/|\*\*|\*|\?|\{[^}]*\}|.", pattern):
+        out += {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}.get(token) or _literal(token)
+    return out
+
+
+def _literal(token: str) -> str:
+    if not (token.startswith("{") and token.endswith("}")):
+        return re.escape(token)
+    choices = []
+    for choice in token[1:-1].split(","):
+        span = re.fullmatch(r"(\d+)\.\.(\d+)", choice.strip())
+        choices += map(str, range(int(span[1]), int(span[2]) + 1)) if span else [choice.strip()]
+    return "(?:" + "|".join(map(re.escape, choices)) + ")"
+
+
+def _no_match(pattern: str, names: Sequence[str], n_layer: int) -> str:
+    layer = re.match(r"h(\d+)", pattern)
+    if pattern.startswith("@"):
+        return f"no preset {pattern!r}; choose {', '.join(PRESETS)}"
+    if layer and int(layer[1]) >= n_layer:
+        return f"no tap matches {pattern!r} (this model has h0..h{n_layer - 1})"
+    near = near_names(pattern, names)
+    return f"no tap matches {pattern!r}{near}; list them: gpt2ln taps"
+
+
+def near_names(pattern: str, names: Iterable[str]) -> str:
+    close = get_close_matches(pattern, list(names), n=3, cutoff=0.5)
+    return f"; did you mean {', '.join(close)}?" if close else ""

@@ -1,0 +1,70 @@
+"""What tests share: checkpoints made once, the command line run in this process or in one of its own."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gpt2ln
+from gpt2ln import commands
+
+from . import tiny as made_up
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+GOLDEN = HERE / "golden"
+
+
+@dataclass
+class Ran:
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture()
+def cli(capfd, monkeypatch):
+    """Run a command line in this process: `cli("taps", "-m", folder)` -> status, stdout, stderr."""
+    for name in [name for name in os.environ if name.startswith("GPT2LN")]:
+        monkeypatch.delenv(name)
+
+    def call(*argv) -> Ran:
+        capfd.readouterr()
+        status = commands.main([str(a) for a in argv])
+        sys.stdout.flush()
+        return Ran(status, *capfd.readouterr())
+
+    return call
+
+
+@pytest.fixture()
+def shell():
+    """Run a command line in a process of its own, as a person does."""
+
+    def call(*argv, env=None, **kwargs) -> subprocess.CompletedProcess:
+        command = [sys.executable, "-m", "gpt2ln", *map(str, argv)]
+        kwargs = {"stdin": subprocess.DEVNULL} | kwargs
+        return subprocess.run(command, capture_output=True, cwd=ROOT, env=os.environ | (env or {}), timeout=120, **kwargs)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def T(tmp_path_factory) -> Path:
+    """The made-up checkpoint; a test that changes files copies it first."""
+    return made_up.tiny(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def golden():
+    """What the official source computed on the golden checkpoint."""
+    return np.load(GOLDEN / "expected.npz")
+
+
+@pytest.fixture(scope="session")
+def golden_model():
+    return gpt2ln.load(GOLDEN / "model")
