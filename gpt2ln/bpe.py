@@ -42,7 +42,9 @@ def read_encoder(path: Path) -> dict[str, int]:
     try:
         encoder = json.loads(_text(path))
     except json.JSONDecodeError as cause:
-        raise Damaged(f"{path}: line {cause.lineno} column {cause.colno}: {cause.msg}") from None
+        raise Damaged(f"{path}: line {cause.lineno} column {cause.colno}: {cause.msg}, expected JSON") from None
+    except (RecursionError, ValueError):  # brackets without end, a number of thousands of digits
+        raise Damaged(f"{path}: expected an object of token: id") from None
     if not isinstance(encoder, dict) or any(type(i) is not int for i in encoder.values()):
         raise Damaged(f"{path}: expected an object of token: id")
     wrong = sorted(set(range(len(encoder))) ^ set(encoder.values()))
@@ -55,14 +57,24 @@ def read_encoder(path: Path) -> dict[str, int]:
 
 
 def read_merges(path: Path) -> list[tuple[str, str]]:
-    """`vocab.bpe`: a version line, then one merge a line.  A missing last newline or CRLF loses nothing."""
-    lines = _text(path).split("\n")
-    if lines and lines[0].startswith("#version"):
-        del lines[0]
-    merges = [tuple(line.split()) for line in lines if line.strip()]
-    for number, merge in enumerate(merges, start=2):
+    """`vocab.bpe`: a version line, then one merge a line.  A missing last newline or CRLF loses nothing.
+
+    Each half of a merge is a byte or was made by a line before, and no line makes what is there already: a line that
+    does, out of its order, gives other ids.
+    """
+    merges, made = [], set(BYTE_OF)
+    for number, line in enumerate(_text(path).split("\n"), start=1):
+        merge = tuple(line.split())
+        if not merge or (number == 1 and line.startswith("#version")):
+            continue
         if len(merge) != 2:
             raise Damaged(f"{path}: line {number} has {len(merge)} words, a merge has 2")
+        if unmade := [repr(half) for half in merge if half not in made]:
+            raise Damaged(f"{path}: line {number} merges {' and '.join(unmade)}, which no line before it makes")
+        if (word := "".join(merge)) in made:
+            raise Damaged(f"{path}: line {number} makes {word!r} a second time")
+        made.add(word)
+        merges.append(merge)
     return merges
 
 
@@ -79,7 +91,7 @@ class Bpe:
                 f" ({len(encoder)} entries less 256 bytes and {EOT_TEXT}); one of the two is cut short"
             )
         written = ["".join(pair) for pair in merges]
-        words = [c for c, _ in sorted(BYTE_OF.items(), key=lambda item: BYTE_ORDER.index(item[1]))] + written
+        words = [*BYTE_OF, *written]
         lost = [repr(word) for word in words if word not in encoder]
         if lost:
             raise Damaged(f"{encoder_path}: no id for {first_five(lost)}, which {merges_path.name} needs")
@@ -109,9 +121,10 @@ class Bpe:
                 ids += [self.eot, *self.encode(part)]
             return ids
         try:
-            ranks = self._tiktoken.encode_ordinary(text)
+            text.encode()  # tiktoken would put U+FFFD in place of a lone surrogate
         except UnicodeEncodeError as cause:
             raise BadInput(f"text is not valid Unicode at character {cause.start} (a lone surrogate)") from None
+        ranks = self._tiktoken.encode_ordinary(text)
         return ranks if self._straight else [self._id_of_rank[r] for r in ranks]
 
     def token_bytes(self, i: int) -> bytes:

@@ -5,6 +5,8 @@ holds the values, packed.  The index is read whole, the data is mapped, and no v
 """
 
 import mmap
+import re
+import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,11 +21,15 @@ from .table import crc32c, read_table, unmask, varint
 _KIND = "float32 float64 int32 uint8 int16 int8 string complex64 int64 bool qint8 quint8 qint32 bfloat16"
 DTYPES = dict(enumerate(_KIND.split(), start=1)) | {17: "uint16", 18: "complex128", 19: "float16", 20: "resource"}
 DTYPES |= {21: "variant", 22: "uint32", 23: "uint64"}
+PIECE = "\0"  # first character of the key of a slice; TensorFlow lists these neither
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One variable as the index describes it.  offset and size in bytes; crc plain, not masked."""
+    """One variable as the index describes it.  offset and size in bytes; crc plain, not masked.
+
+    Of a sliced variable only name, dtype and shape count: its values are in the pieces.
+    """
 
     name: str
     dtype: str
@@ -37,12 +43,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A checkpoint: its prefix and what its index says."""
+    """A checkpoint: its prefix and what its index says.  pieces: the slices of partitioned variables."""
 
     prefix: Path
     shards: int
     byte_order: str  # "<" or ">"
     entries: Mapping[str, Entry]
+    pieces: tuple[Entry, ...] = ()
 
     def shard_path(self, shard: int = 0) -> Path:
         return self.prefix.with_name(f"{self.prefix.name}.data-{shard:05d}-of-{self.shards:05d}")
@@ -88,74 +95,119 @@ def read_index(prefix: Path) -> Bundle:
     pairs = read_table(data, str(path))
     if not pairs or pairs[0][0] != b"":
         raise Damaged(f"{path}: no bundle header; a table of another kind?")
-    header = _fields(pairs[0][1], path)
-    byte_order = ">" if header.get(2, 0) else "<"
-    entries = [_entry(key, value, path) for key, value in pairs[1:]]
-    if not entries:
-        raise Damaged(f"{path}: lists 0 variables")
-    return Bundle(prefix, header.get(1, 1), byte_order, {entry.name: entry for entry in entries})
-
-
-def _entry(key: bytes, value: bytes, path: Path) -> Entry:
-    """Decode a `BundleEntryProto` (TensorFlow: `core/protobuf/tensor_bundle.proto`)."""
-    fields = _fields(value, path)
-    shape = tuple(_fields(dim, path).get(1, 0) for dim in _repeated(fields.get(2, b""), 2, path))
-    kind = DTYPES.get(fields.get(1, 0), f"dtype {fields.get(1, 0)}")
-    name = key.decode("utf-8", "backslashreplace")
-    places = fields.get(3, 0), fields.get(4, 0), fields.get(5, 0)
-    return Entry(name, kind, shape, *places, unmask(fields.get(6, 0)), 7 in fields)
-
-
-def _wire(data: bytes, path: Path) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a protocol buffer message, in order."""
-    at = 0
     try:
-        while at < len(data):
-            tag, at = varint(data, at)
-            if tag & 7 == 0:
-                value, at = varint(data, at)
-            elif tag & 7 == 2:
-                length, at = varint(data, at)
-                value, at = data[at : at + length], at + length
-            else:
-                width = {5: 4, 1: 8}[tag & 7]
-                value, at = int.from_bytes(data[at : at + width], "little"), at + width
-            yield tag >> 3, value
+        header = dict(_wire(pairs[0][1]))
+        shards, byte_order = _number(header, 1), ">" if _number(header, 2) else "<"
+        entries = [_entry(key, value) for key, value in pairs[1:]]
     except (IndexError, KeyError, ValueError) as cause:
-        raise Damaged(f"{path}: garbled entry: {cause!r}") from cause
+        raise Damaged(f"{path}: garbled entry: {cause}") from cause
+    if problems := [problem for entry in entries for problem in _nonsense(entry, shards)]:
+        raise Damaged(f"{path}: {first_five(problems)}")
+    whole = {entry.name: entry for entry in entries if not entry.name.startswith(PIECE)}
+    if not whole:
+        raise Damaged(f"{path}: lists 0 variables")
+    return Bundle(prefix, shards, byte_order, whole, tuple(e for e in entries if e.name.startswith(PIECE)))
 
 
-def _fields(data: bytes, path: Path) -> dict:
-    return dict(_wire(data, path))
+def _entry(key: bytes, value: bytes) -> Entry:
+    """Decode a `BundleEntryProto` (TensorFlow: `core/protobuf/tensor_bundle.proto`)."""
+    fields = dict(_wire(value))
+    shape = tuple(_signed(_number(dict(_wire(dim)), 1)) for field, dim in _wire(fields.get(2, b"")) if field == 2)
+    number = _number(fields, 1)
+    places = [_number(fields, field) for field in (3, 4, 5)]
+    name = key.decode("utf-8", "backslashreplace")
+    return Entry(name, DTYPES.get(number, f"dtype {number}"), shape, *places, unmask(_number(fields, 6)), 7 in fields)
 
 
-def _repeated(data: bytes, field: int, path: Path) -> list:
-    return [value for number, value in _wire(data, path) if number == field]
+def _nonsense(entry: Entry, shards: int) -> Iterator[str]:
+    """What no writer means, though the sum of the index fits."""
+    if entry.shard >= shards:
+        yield f"{entry.name} is in shard {entry.shard}, expected one of {shards}"
+    if min(entry.shape, default=0) < 0:
+        yield f"{entry.name} has the shape {list(entry.shape)}, expected no negative axis"
+    elif not entry.sliced and (width := _itemsize(entry.dtype)) and entry.size != width * prod(entry.shape):
+        need = width * prod(entry.shape)
+        yield f"{entry.name} is {entry.dtype} {list(entry.shape)} in {entry.size} bytes, expected {need}"
+
+
+def _itemsize(dtype: str) -> int | None:
+    """Bytes of one value, None where values differ in length."""
+    bits = re.fullmatch(r"[a-z]+(\d+)", dtype)
+    return int(bits[1]) // 8 if bits else {"bool": 1}.get(dtype)
+
+
+def _wire(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a protocol buffer message, in order.  IndexError, KeyError or ValueError when it is garbled."""
+    if not isinstance(data, bytes):
+        raise ValueError(f"the number {data}, expected a message")
+    at = 0
+    while at < len(data):
+        tag, at = varint(data, at)
+        if tag & 7 == 0:
+            value, at = varint(data, at)
+        else:
+            width, at = varint(data, at) if tag & 7 == 2 else ({5: 4, 1: 8}[tag & 7], at)
+            value, at = data[at : at + width], at + width
+            if at > len(data):
+                raise ValueError(f"field {tag >> 3} leaves its message")
+            if tag & 7 != 2:
+                value = int.from_bytes(value, "little")
+        yield tag >> 3, value
+
+
+def _number(fields: Mapping[int, int | bytes], field: int) -> int:
+    """A field that holds a number; 0 is never written."""
+    value = fields.get(field, 0)
+    if not isinstance(value, int):
+        raise ValueError(f"field {field} is {value!r}, expected a number")
+    return value
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >> 63 else number
 
 
 def size_problems(bundle: Bundle) -> tuple[list[str], list[str]]:
-    """Compare the data files with what the index needs -> problems, notes.  NotFound when a file is not there."""
+    """Compare the data files with what the index needs -> problems, notes.  NotFound, naming all that are not there."""
+    needs: dict[int, int] = {}
+    for entry in (*bundle.entries.values(), *bundle.pieces):
+        needs[entry.shard] = max(needs.get(entry.shard, 0), entry.offset + entry.size)
+    if missing := [path.name for path in map(bundle.shard_path, sorted(needs)) if not path.exists()]:
+        where = f"{bundle.prefix.parent}/{first_five(missing)}"
+        raise NotFound(f"{where}: no such file; {bundle.prefix.name}.index is there and needs it")
     problems, notes = [], []
-    for shard in range(bundle.shards):
+    for shard, need in sorted(needs.items()):
         path = bundle.shard_path(shard)
-        need = max((e.offset + e.size for e in bundle.entries.values() if e.shard == shard), default=0)
-        try:
-            found = path.stat().st_size
-        except FileNotFoundError:
-            raise NotFound(f"{path}: no such file; {bundle.prefix.name}.index is there and needs it") from None
+        found = path.stat().st_size
         if found < need:
-            problems.append(f"{path.name} has {found} bytes, the index needs {need} ({100 * found / need:.1f} %)")
+            share = 1000 * found // need / 10  # rounded down: what is cut short is never 100 %
+            problems.append(f"{path.name} has {found} bytes, the index needs {need} ({share} %)")
         elif found > need:
-            notes.append(f"{path.name} has {found - need} bytes more than the index needs")
+            notes.append(f"{path.name} has {found - need} bytes more than the index needs ({need})")
     return problems, notes
 
 
 def bad_sum(bundle: Bundle, entry: Entry) -> str | None:
     """Check one variable against its CRC32C -> what is wrong, or None."""
-    found = crc32c(bundle.raw(entry))
+    if entry.sliced or entry.dtype == "variant":
+        return None
+    try:
+        raw = bundle.raw(entry)
+        found = _string_sum(bytes(raw), entry, bundle.byte_order) if entry.dtype == "string" else crc32c(raw)
+    except (IndexError, ValueError, struct.error):
+        return f"{entry.name} (its strings have garbled lengths)"
     if found == entry.crc:
         return None
     return f"{entry.name} (CRC32C is {found:#010x}, the index says {entry.crc:#010x})"
+
+
+def _string_sum(data: bytes, entry: Entry, byte_order: str) -> int:
+    """The sum of strings: lengths, stored as varints, enter it as numbers of 4 bytes, or 8 (`WriteStringTensor`)."""
+    lengths, at = [], 0
+    for _ in range(prod(entry.shape)):
+        length, at = varint(data, at)
+        lengths.append(struct.pack(byte_order + ("I" if length < 1 << 32 else "Q"), length))
+    return crc32c(b"".join(lengths) + data[at:])
 
 
 def load(bundle: Bundle, names: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, np.ndarray]]:

@@ -18,6 +18,7 @@ from .runtime import tf
 from .spec import HParams
 
 CHUNK = 256  # positions of a prompt computed at once: half of the scores of a long prompt lie above the diagonal
+NOT_FINITE = "NaN or Inf in the forward pass"
 SMALLEST = 128  # positions a cache has room for at first; the room doubles when it is full
 
 
@@ -51,8 +52,7 @@ class Cache:
         """A cache that goes its own way from here, as each sample of one prompt does."""
         other = Cache.__new__(Cache)
         other.hparams, other.ids = self.hparams, list(self.ids)
-        nothing = [[0, 0]] * 4
-        other.k, other.v = [[tf.pad(x, nothing) for x in held] for held in (self.k, self.v)]
+        other.k, other.v = [[tf.raw_ops.DeepCopy(x=x) for x in held] for held in (self.k, self.v)]  # identity aliases
         return other
 
 
@@ -172,7 +172,7 @@ class Exact:
 
         finite = self._call(self._function(None, body), list(ids), Cache(self.hparams, len(ids))).numpy()
         first = order[int(finite.argmin())] if not finite.all() else "logits"
-        return f"{first}: NaN or Inf in the forward pass of {len(ids)} tokens, expected finite; look at the weights: gpt2ln inspect --stats"
+        return f"{first}: {NOT_FINITE} of {len(ids)} tokens, expected finite; look at the weights: gpt2ln inspect --stats"
 
 
 def to_tensors(arrays: Iterable[tuple[str, np.ndarray]]) -> dict[str, tf.Tensor]:

@@ -6,19 +6,20 @@ nothing.  `length` counts new tokens; the last of them is never fed back, so pro
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 
 from .bpe import Bpe
 from .engine import Cache, Exact
 from .prompt import Prompt
-from .sample import next_id, softmax
+from .sample import log_softmax, next_id
 from .settings import Settings, fit
 
 
 @dataclass
 class Sample:
-    """One continuation.  `tokens` are the ids drawn; `text` ends before a stop string or `<|endoftext|>` that ended it."""
+    """One continuation.  `tokens` are the ids drawn; `text` ends before the stop string or `<|endoftext|>` met."""
 
     prompt: Prompt
     index: int
@@ -33,7 +34,10 @@ class Sample:
 
 
 class TextStream:
-    """Ids to text as they come; holds back what may yet become a stop string or a whole character."""
+    """Ids to text as they come; holds back what may yet become a stop string or a whole character.
+
+    The text ends before the stop string that is complete first, however it is cut into tokens.
+    """
 
     def __init__(self, bpe: Bpe, stop: Sequence[str]):
         self._stream, self._stop, self._held, self.stopped = bpe.stream(), stop, "", False
@@ -48,10 +52,10 @@ class TextStream:
         return self._release(self._held + self._stream.finish(), final=True)
 
     def _release(self, text: str, *, final: bool = False) -> str:
-        found = [at for stop in self._stop if (at := text.find(stop)) >= 0]
+        found = [(at + len(stop), at) for stop in self._stop if (at := text.find(stop)) >= 0]
         if found:
             self.stopped, self._held = True, ""
-            return text[: min(found)]
+            return text[: min(found)[1]]
         keep = 0 if final else max((self._overlap(text, stop) for stop in self._stop), default=0)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
@@ -97,8 +101,7 @@ class _Run:
 
 def _logprobs(logits: np.ndarray, i: int, n: int) -> dict:
     """Log-probability in nats of the id drawn and of the n likeliest, before temperature and cuts."""
-    with np.errstate(divide="ignore"):
-        logp = np.log(softmax(logits))
+    logp = log_softmax(logits)
     best = np.argsort(-logp, kind="stable")[:n]
     return {"id": i, "logprob": float(logp[i]), "top": [[int(j), float(logp[j])] for j in best]}
 
@@ -116,12 +119,12 @@ def generate(
     n_ctx = engine.hparams.n_ctx
     fits = [fit(len(prompt.ids), settings.length, n_ctx, settings.overflow) for prompt in prompts]
     last = settings.start_index + settings.nsamples
-    jobs = [(n, index) for n in range(len(prompts)) for index in range(settings.start_index, last)]
+    jobs = ((n, index) for n in range(len(prompts)) for index in range(settings.start_index, last))
     read: dict[int, tuple] = {}
-    for start in range(0, len(jobs), settings.batch_size):
+    while batch := list(islice(jobs, settings.batch_size)):
         runs: list[_Run] = []
         try:
-            for n, index in jobs[start : start + settings.batch_size]:
+            for n, index in batch:
                 prompt, (kept, length, _) = prompts[n], fits[n]
                 if n not in read:
                     began = clock()
@@ -150,9 +153,10 @@ def _advance(engine: Exact, runs: list[_Run], on_text: Callable, clock: Callable
             run.sample.decode_s = clock() - began
         live = [run for run in live if run.sample.finish is None]
         stepping = [run for run in live if run.cache.length < engine.hparams.n_ctx]
-        ids = [run.sample.tokens[-1] for run in stepping]
-        for run, logits in zip(stepping, engine.step(ids, [run.cache for run in stepping]), strict=True):
-            run.logits = logits
+        if stepping:
+            ids = [run.sample.tokens[-1] for run in stepping]
+            for run, logits in zip(stepping, engine.step(ids, [run.cache for run in stepping]), strict=True):
+                run.logits = logits
         for run in live:
             if run not in stepping:
                 _slide(engine, run)

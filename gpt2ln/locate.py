@@ -1,5 +1,6 @@
 """Where a name leads: `-m 124M`, an alias, a folder, a prefix or any one file of a checkpoint -> a `Place`."""
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +12,8 @@ from .spec import MODEL_FILES, RELEASED, canonical
 DEMO = Path(__file__).parent / "demo"
 PUBLISHED = "https://openaipublic.blob.core.windows.net/gpt-2/models"
 _MEMBER = re.compile(r"(?P<prefix>.+)\.(index|meta|data-\d{5}-of-\d{5})")
-_STATE = re.compile(r'^\s*model_checkpoint_path:\s*"(?P<path>.*)"\s*$', re.MULTILINE)
+_STATE = re.compile(r"""^\s*model_checkpoint_path:\s*(["'])(?P<path>.*)\1\s*$""", re.MULTILINE)
+_ESCAPE = re.compile(rb"\\([0-7]{1,3}|[\\\"'])")
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,12 @@ def _leads_to(name: str, shelves: Sequence[Path]) -> tuple[Path, Path | None]:
     if not name:
         raise UsageError(f"model name: empty; choose demo, {', '.join(RELEASED)}, a folder or a prefix")
     for shelf in shelves:
-        if (shelf / canonical(name)).is_dir() and canonical(name) not in (".", ".."):
+        if os.path.isdir(shelf / canonical(name)) and canonical(name) not in (".", ".."):
             return shelf / canonical(name), None
     if name == "demo":
         return DEMO, None
     path = Path(name)
-    if path.is_dir():
+    if os.path.isdir(path):
         return path, None
     prefix = _prefix_of(path)
     if prefix is not None:
@@ -63,7 +65,7 @@ def _leads_to(name: str, shelves: Sequence[Path]) -> tuple[Path, Path | None]:
 
 
 def _not_there(name: str, shelves: Sequence[Path]) -> str:
-    tried = ", ".join(str((shelf / name).absolute()) for shelf in shelves)
+    tried = ", ".join(dict.fromkeys(str((shelf / name).absolute()) for shelf in shelves))
     blocked = [f"{shelf.absolute()} is a file, not a folder; " for shelf in shelves if shelf.is_file()]
     if name in RELEASED:
         files = "checkpoint, hparams.json, encoder.json, vocab.bpe, model.ckpt.index, model.ckpt.data-00000-of-00001"
@@ -77,36 +79,59 @@ def _not_there(name: str, shelves: Sequence[Path]) -> str:
 
 def _prefix_of(path: Path) -> Path | None:
     """The prefix that `path` stands for: itself, one of its files, or through a `checkpoint` file."""
-    if path.with_name(path.name + ".index").is_file():
+    if _is_prefix(path):
         return path
-    if path.is_file():
+    if os.path.isfile(path):
         if match := _MEMBER.fullmatch(path.name):
             return path.with_name(match["prefix"])
         if path.name == "checkpoint":
             return _only_prefix(path.parent)
-    if path.is_dir():
+    if os.path.isdir(path):
         return _only_prefix(path)
     return None
 
 
+def _is_prefix(path: Path) -> bool:
+    """Whether there is an index; False, not an error, for a name that is too long or lies where one may not look."""
+    return os.path.isfile(f"{path}.index")
+
+
 def _only_prefix(folder: Path) -> Path:
-    """The checkpoint of a folder: the one its `checkpoint` file names, by base name where the path has moved."""
-    state = folder / "checkpoint"
-    if state.is_file():
-        match = _STATE.search(state.read_text(encoding="utf-8", errors="replace"))
-        if match and match["path"]:
-            named = folder / re.split(r"[/\\]", match["path"])[-1]
-            if named.with_name(named.name + ".index").is_file():
-                return named
-            if (outside := folder / match["path"]).with_name(outside.name + ".index").is_file():
-                return outside
-    found = sorted(path.with_suffix("") for path in folder.iterdir() if path.suffix == ".index")
+    """The checkpoint of a folder: the one its `checkpoint` file names, else the only one there is."""
+    if named := _named_prefix(folder):
+        return named
+    found = [path.with_suffix("") for path in sorted(folder.iterdir()) if path.suffix == ".index"]
+    found = [prefix for prefix in found if _is_prefix(prefix)]
     if len(found) > 1:
         names = ", ".join(path.name for path in found)
         raise UsageError(f"{len(found)} checkpoints in {folder.absolute()}: {names}; choose with --checkpoint")
     if not found:
         raise NotFound(f"{folder.absolute()}: no checkpoint; looked for checkpoint, *.index")
     return found[0]
+
+
+def _named_prefix(folder: Path) -> Path | None:
+    """What the `checkpoint` file names: by base name in the same folder, for it may have moved; else where it says."""
+    state = folder / "checkpoint"
+    for path in _paths_in(state.read_text(encoding="utf-8", errors="replace")) if state.is_file() else ():
+        base = re.split(r"[/\\]", path)[-1]
+        if base and _is_prefix(folder / base):
+            return folder / base
+        if base and _is_prefix(folder / path):
+            return folder / path
+    return None
+
+
+def _paths_in(state: str) -> list[str]:
+    """The path as it stands, and as it is meant: TensorFlow writes quotes, backslashes, bytes above 126 as escapes."""
+    if not (match := _STATE.search(state)):
+        return []
+    meant = _ESCAPE.sub(_unescape, match["path"].encode("utf-8"))
+    return [match["path"], meant.decode("utf-8", "replace")]
+
+
+def _unescape(match: re.Match[bytes]) -> bytes:
+    return bytes([int(match[1], 8) & 255]) if match[1].isdigit() else match[1]
 
 
 def missing_files(place: Place) -> list[str]:

@@ -62,7 +62,7 @@ def _import_tensorflow():
 tf = _import_tensorflow()
 
 
-def _keep_the_order_of_operations() -> None:
+def keep_the_order_of_operations() -> None:
     """Switch off the passes that compute the same function with other roundings.
 
     The arithmetic pass turns `((x-u)*r)*g + b` into `(x-u)*(r*g) + b`; the remapper fuses products with their bias and
@@ -73,7 +73,7 @@ def _keep_the_order_of_operations() -> None:
     tf.config.experimental.enable_tensor_float_32_execution(False)
 
 
-_keep_the_order_of_operations()
+keep_the_order_of_operations()
 
 
 def configure(*, threads: int | None = None, device: str = "cpu") -> int:

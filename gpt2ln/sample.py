@@ -24,10 +24,21 @@ class Sampling:
 
 def softmax(logits: np.ndarray) -> np.ndarray:
     """[V] -> [V], in float64."""
-    shifted = logits.astype(np.float64)
-    shifted -= shifted.max()
+    shifted = _shifted(logits)
     np.exp(shifted, out=shifted)
     return shifted / shifted.sum()
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """[V] -> [V], in float64 and nats; finite where the probability itself underflows to 0."""
+    shifted = _shifted(logits)
+    return shifted - np.log(np.exp(shifted).sum())
+
+
+def _shifted(logits: np.ndarray) -> np.ndarray:
+    """float64, so that what differed still does; the largest is 0."""
+    logits = logits.astype(np.float64)
+    return logits - logits.max()
 
 
 def top_k_logits(logits: np.ndarray, k: int) -> np.ndarray:
@@ -53,8 +64,12 @@ def top_p_logits(logits: np.ndarray, p: float, nucleus: str = "openai") -> np.nd
 
 
 def uniform(seed: int, sample: int, position: int) -> float:
-    """A number in [0, 1) that is a function of its three keys: Philox, a counter-based generator."""
-    return np.random.Generator(np.random.Philox(key=[seed, sample], counter=[0, 0, 0, position])).random()
+    """A number in [0, 1) that is a function of its three keys, each below 2**64: Philox, a counter-based generator.
+
+    The keys are uint64 from the start: NumPy makes float64 of a list that holds both small and large ones.
+    """
+    key, counter = np.array([seed, sample], np.uint64), np.array([0, 0, 0, position], np.uint64)
+    return (np.random.Philox(key=key, counter=counter).random_raw() >> 11) * 2.0**-53
 
 
 def draw(logits: np.ndarray, u: float) -> int:
@@ -68,7 +83,8 @@ def next_id(logits: np.ndarray, sampling: Sampling, *, seed: int, sample: int, p
     """[V] -> id.  Argmax at temperature 0; of equal logits the smallest id."""
     if sampling.temperature == 0:
         return int(logits.argmax())
-    logits = (logits - logits.max()).astype(np.float64) / sampling.temperature  # no temperature is too small for this
+    with np.errstate(over="ignore"):  # -inf at the smallest temperatures: probability 0
+        logits = _shifted(logits) / sampling.temperature
     logits = top_k_logits(logits, sampling.top_k)
     logits = top_p_logits(logits, sampling.top_p, sampling.nucleus)
     return draw(logits, uniform(seed, sample, position))

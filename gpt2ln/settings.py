@@ -25,12 +25,14 @@ class Settings:
 def fit(prompt: int, length: int | None, n_ctx: int, overflow: str) -> tuple[int, int, str | None]:
     """Decide, in tokens, what is read and how much is written -> prompt tokens kept, length, note.
 
-    BadInput when it does not fit under `error`, or under `truncate` where not one prompt token would stay.
+    The note tells of every departure from what was asked.  BadInput when it does not fit under `error`, or under
+    `truncate` where not one prompt token would stay.
     """
     takes = n_ctx + 1
     wanted = max(n_ctx // 2, 1) if length is None else length
     if overflow == "slide":
-        return min(prompt, n_ctx), wanted, None
+        note = f"past {n_ctx} tokens each step reads the last {n_ctx} alone (--overflow slide)"
+        return min(prompt, n_ctx), wanted, note if prompt + wanted > takes else None
     if prompt + wanted <= takes:
         return prompt, wanted, None
     if overflow == "truncate" and wanted < takes:
@@ -42,7 +44,9 @@ def fit(prompt: int, length: int | None, n_ctx: int, overflow: str) -> tuple[int
             takes - prompt,
             f"--length is {takes - prompt}: prompt {prompt} tokens, the context takes {takes}",
         )
+    way_out = "lower --length or pass --overflow slide"
+    if overflow == "error":
+        way_out = "shorten the prompt, lower --length or pass --overflow truncate|slide"
     raise BadInput(
-        f"prompt {prompt} tokens + length {wanted} = {prompt + wanted}, the context takes {takes};"
-        " shorten the prompt, lower --length or pass --overflow truncate|slide"
+        f"prompt {prompt} tokens + length {wanted} = {prompt + wanted}, the context takes {takes}; {way_out}"
     )

@@ -7,6 +7,7 @@ trusted before its sum has been checked.
 
 import struct
 from collections.abc import Iterator
+from itertools import pairwise
 
 import google_crc32c
 
@@ -59,11 +60,15 @@ def read_table(data: bytes, where: str) -> list[tuple[bytes, bytes]]:
         raise Damaged(f"{where}: not a checkpoint index: it ends with {data[-8:].hex()}, expected 57fb808b247547db")
     try:
         at = len(data) - FOOTER
-        _, _, after = _handle(data, at)  # metaindex: empty in every checkpoint
+        *metaindex, after = _handle(data, at)
+        _block(data, *metaindex, where)  # empty in every checkpoint, and yet damage is damage
         offset, size, _ = _handle(data, after)
         pairs = []
         for _, handle in _entries(_block(data, offset, size, where)):
             pairs += _entries(_block(data, *_handle(handle, 0)[:2], where))
+        for (before, _), (key, _) in pairwise(pairs):
+            if key <= before:
+                raise ValueError(f"key {key!r} comes after {before!r}")
     except (IndexError, ValueError, struct.error) as cause:
         raise Damaged(f"{where}: garbled table: {cause}") from cause
     return pairs

@@ -2,7 +2,7 @@
 
 A name is the checkpoint's scope without `model/`, then a leaf: who knows `model/h3/ln_1/g` can guess `h3/ln_1/mean`.
 `*` stays within a level, `**` crosses levels, `{mean,var}` and `h{0..5}` expand, `h-1` is the last block, commas add,
-`!` removes, `@ln-stats` and its like are presets.
+`!` removes (from all of them where it comes first), `@ln-stats` and its like are presets.
 """
 
 import re
@@ -14,6 +14,7 @@ from .errors import UsageError
 from .spec import HParams
 
 NORM_LEAVES = ("mean", "var", "rstd", "norm", "out")
+WIDEST = 1000  # of a range in braces; no GPT-2 has as many layers
 PRESETS = {
     "@ln-stats": "**/ln_*/{mean,var,rstd},ln_f/{mean,var,rstd}",
     "@ln": "**/ln_*/*,ln_f/*",
@@ -64,16 +65,33 @@ def all_taps(hparams: HParams) -> list[Tap]:
 
 
 def choose(spec: str, hparams: HParams) -> list[Tap]:
-    """The taps that `spec` picks, in order.  UsageError when any part of it matches nothing."""
-    taps = all_taps(hparams)
-    chosen: set[str] = set()
-    for part in split_list(spec):
-        pattern = part.removeprefix("!")
-        found = {tap.name for tap in taps if glob(PRESETS.get(pattern, pattern), hparams.n_layer).fullmatch(tap.name)}
-        if not found:
-            raise UsageError(_no_match(pattern, [tap.name for tap in taps], hparams.n_layer))
+    """The taps that `spec` picks, in order.  UsageError when a part of it, or a choice in braces, matches nothing."""
+    taps, parts = all_taps(hparams), split_list(spec)
+    names = [tap.name for tap in taps]
+    chosen = set(names) if parts and parts[0].startswith("!") else set()
+    for part in parts:
+        pattern = part.removeprefix("!").strip()
+        found = _found(PRESETS.get(pattern, pattern), names, hparams.n_layer)
+        for single in [] if pattern in PRESETS else _one_choice(pattern):
+            if not _found(single, names, hparams.n_layer):
+                raise UsageError(_no_match(single, names, hparams.n_layer))
         chosen = chosen - found if part.startswith("!") else chosen | found
+    if not chosen:
+        raise UsageError(f"no tap is left by {spec!r}; list them: gpt2ln taps")
     return [tap for tap in taps if tap.name in chosen]
+
+
+def _found(pattern: str, names: Iterable[str], n_layer: int) -> set[str]:
+    matches = glob(pattern, n_layer).fullmatch
+    return {name for name in names if matches(name)}
+
+
+def _one_choice(pattern: str) -> list[str]:
+    """The pattern itself, and for each choice of each of its braces the pattern with that choice alone."""
+    singles = [pattern]
+    for braces in re.finditer(r"\{[^}]*\}", pattern):
+        singles += [pattern[: braces.start()] + choice + pattern[braces.end() :] for choice in _choices(braces[0])]
+    return singles
 
 
 def split_list(spec: str) -> list[str]:
@@ -87,9 +105,9 @@ def glob(pattern: str, n_layer: int = 0) -> re.Pattern:
 
 
 def _one(pattern: str, n_layer: int) -> str:
-    pattern = re.sub(r"(?<![^/])h-(\d+)(?=/|$)", lambda m: f"h{n_layer - int(m[1])}", pattern)
+    pattern = re.sub(r"(?<![^/])h-([0-9]{1,9})(?=/|$)", lambda m: f"h{n_layer - int(m[1])}", pattern)
     out = ""
-    for token in re.findall(r"\*\*/|\*\*|\*|\?|\{[^}]*\}|.", pattern):
+    for token in re.findall(r"\*\*/|\*\*|\*|\?|\{[^}]*\}|.", pattern, re.DOTALL):
         out += {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}.get(token) or _literal(token)
     return out
 
@@ -97,18 +115,31 @@ def _one(pattern: str, n_layer: int) -> str:
 def _literal(token: str) -> str:
     if not (token.startswith("{") and token.endswith("}")):
         return re.escape(token)
+    return "(?:" + "|".join(map(re.escape, _choices(token))) + ")"
+
+
+def _choices(braces: str) -> list[str]:
+    """`{a,b}` -> a, b; `{0..2}` -> 0, 1, 2"""
     choices = []
-    for choice in token[1:-1].split(","):
-        span = re.fullmatch(r"(\d+)\.\.(\d+)", choice.strip())
-        choices += map(str, range(int(span[1]), int(span[2]) + 1)) if span else [choice.strip()]
-    return "(?:" + "|".join(map(re.escape, choices)) + ")"
+    for choice in braces[1:-1].split(","):
+        span = re.fullmatch(r"([0-9]{1,9})\.\.([0-9]{1,9})", choice.strip())
+        if span is None:
+            choices.append(choice.strip())
+            continue
+        first, last = int(span[1]), int(span[2])
+        if not 0 <= last - first < WIDEST:
+            raise UsageError(
+                f"{braces}: {span[0]} is no range; expected a rising one such as 0..5, below {WIDEST} wide"
+            )
+        choices += map(str, range(first, last + 1))
+    return choices
 
 
 def _no_match(pattern: str, names: Sequence[str], n_layer: int) -> str:
-    layer = re.match(r"h(\d+)", pattern)
+    layer = re.match(r"h(-?)([0-9]{1,9})(?=/|$)", pattern)
     if pattern.startswith("@"):
         return f"no preset {pattern!r}; choose {', '.join(PRESETS)}"
-    if layer and int(layer[1]) >= n_layer:
+    if layer and not (1 <= int(layer[2]) <= n_layer if layer[1] else int(layer[2]) < n_layer):
         return f"no tap matches {pattern!r} (this model has h0..h{n_layer - 1})"
     near = near_names(pattern, names)
     return f"no tap matches {pattern!r}{near}; list them: gpt2ln taps"

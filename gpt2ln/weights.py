@@ -5,6 +5,7 @@ Names and shapes come from `spec`; what is found comes from the index.  Notes ar
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,13 +28,15 @@ class Findings:
 def read_hparams(path: Path) -> tuple[HParams, list[str]]:
     """-> hyperparameters, notes.  NotFound when there is no file, Damaged when it does not hold the five numbers."""
     try:
-        found = json.loads(path.read_bytes().decode("utf-8"))
+        found = json.loads(path.read_bytes().decode("utf-8"), object_pairs_hook=_once)
     except FileNotFoundError:
         raise NotFound(f"{path}: no such file; it holds {', '.join(HPARAM_NAMES)}") from None
     except UnicodeDecodeError as cause:
         raise Damaged(f"{path}: not UTF-8 at byte {cause.start}") from None
     except json.JSONDecodeError as cause:
         raise Damaged(f"{path}: line {cause.lineno} column {cause.colno}: {cause.msg}") from None
+    except (ValueError, RecursionError) as cause:
+        raise Damaged(f"{path}: {cause}") from None
     if not isinstance(found, dict):
         raise Damaged(f"{path}: a {type(found).__name__}, expected an object with {', '.join(HPARAM_NAMES)}")
     problems = [f"{key} is missing" for key in HPARAM_NAMES if key not in found]
@@ -47,6 +50,13 @@ def read_hparams(path: Path) -> tuple[HParams, list[str]]:
     return HParams(**{key: found[key] for key in HPARAM_NAMES}), notes
 
 
+def _once(pairs: list[tuple[str, object]]) -> dict:
+    """A JSON object whose keys are all different: of two values for one number, neither can be trusted."""
+    if twice := [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]:
+        raise ValueError(f"{first_five(twice)} given more than once")
+    return dict(pairs)
+
+
 def shown_by(entries: Mapping[str, Entry]) -> dict[str, int]:
     """What the shapes themselves say of the hyperparameters; `n_head` cannot be seen in them."""
     seen = {}
@@ -55,7 +65,7 @@ def shown_by(entries: Mapping[str, Entry]) -> dict[str, int]:
         seen["n_layer"] = max(layers) + 1
     for name, axes in (("model/wte", ("n_vocab", "n_embd")), ("model/wpe", ("n_ctx", "n_embd"))):
         if name in entries and len(entries[name].shape) == 2:
-            seen |= dict(zip(axes, entries[name].shape, strict=True))
+            seen = dict(zip(axes, entries[name].shape, strict=True)) | seen
     return seen
 
 
@@ -69,6 +79,10 @@ def check(bundle: Bundle, hparams: HParams) -> Findings:
         return findings
     seen = shown_by(entries)
     findings.problems += _contradictions(entries, hparams, seen)
+    n_layer = seen.get("n_layer", hparams.n_layer)
+    if n_layer > len(entries):  # do not list millions of names
+        findings.problems.append(f"{n_layer} layers, but the checkpoint has {len(entries)} variables")
+        return findings
     expected = variables(HParams(**(hparams.as_dict() | seen)))
     findings.problems += _names_and_shapes(entries, expected)
     findings.extra = [name for name in entries if name not in expected]
@@ -91,7 +105,7 @@ def _kind_of_stranger(entries: Mapping[str, Entry]) -> str | None:
             " save it again with tf.compat.v1.train.Saver or tf.raw_ops.SaveV2"
         )
     for name in entries:
-        if name.endswith("/wte"):
+        if name.split("/")[-1] == "wte":
             return f"no variable under model/, but {name}: the scope was renamed; expected model/wte"
     return f"not a GPT-2: none of its {len(entries)} variables is under model/ (first: {next(iter(entries))})"
 

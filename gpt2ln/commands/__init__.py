@@ -4,6 +4,7 @@
 """
 
 import importlib
+import io
 import os
 import signal
 import sys
@@ -46,9 +47,12 @@ class LazyGroup(click.Group):
 def _group() -> click.Group:
     from .options import SETTINGS, global_options
 
+    settings = SETTINGS | {"auto_envvar_prefix": "GPT2LN"}  # commands below append their own name to it
+
     @click.group(
         cls=LazyGroup,
-        context_settings=SETTINGS,
+        no_args_is_help=False,
+        context_settings=settings,
         epilog='Example: gpt2ln -m demo generate "ROMEO:" --length 40',
     )
     @click.version_option(__version__, prog_name="gpt2ln")
@@ -62,12 +66,11 @@ def _group() -> click.Group:
 def main(argv: list[str] | None = None) -> int:
     """Run a command line -> exit status.  Every failure is one line on stderr."""
     argv = sys.argv[1:] if argv is None else argv
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
+    _prepare_streams()
     try:
-        _group().main(_utf8(argv), prog_name="gpt2ln", standalone_mode=False)
-        sys.stdout.flush()
+        _invoke(argv)
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return 0
     except click.exceptions.Exit as end:
         return end.exit_code
@@ -81,6 +84,7 @@ def main(argv: list[str] | None = None) -> int:
         _forget_stdout()
         return 141
     except OSError as error:
+        _give_up_stdout()
         return _say(f"{error.filename or 'disk'}: {error.strerror or error}", 7)
     except MemoryError:
         return _say("out of memory; a smaller model or --batch-size 1 takes less", 5)
@@ -90,6 +94,28 @@ def main(argv: list[str] | None = None) -> int:
         return _say(f"a bug in gpt2ln: {type(error).__name__}: {error}; -v shows where, please report it", 70)
 
 
+def _prepare_streams() -> None:
+    """What a stream cannot show is replaced.  An unbuffered stdout gets a buffer: without one, what a full disk or a
+    closed pipe takes only half of is lost without an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    if isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase):
+        raw, encoding = sys.stdout.buffer, sys.stdout.encoding
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), encoding, "replace", line_buffering=True)
+
+
+def _invoke(argv: list[str]) -> None:
+    """What `click.Command.main` does, less its own ideas of exit statuses (1 for a closed pipe)."""
+    group = _group()
+    if asked := os.environ.get("_GPT2LN_COMPLETE"):
+        from click.shell_completion import shell_complete
+
+        raise click.exceptions.Exit(shell_complete(group, {}, "gpt2ln", "_GPT2LN_COMPLETE", asked))
+    with group.make_context("gpt2ln", list(argv)) as context:
+        group.invoke(context)
+
+
 def _say(message: str, status: int) -> int:
     click.echo(f"error: {' '.join(message.split())}", err=True)
     return status
@@ -97,21 +123,26 @@ def _say(message: str, status: int) -> int:
 
 def _click_message(error: click.ClickException) -> str:
     """One line of what click says, with the way to more."""
-    message = error.format_message()
-    if isinstance(error, click.NoSuchOption):
-        message += " (a text that starts with - goes after --, or into a file for -f)"
+    message = error.format_message().rstrip(".")
     context = getattr(error, "ctx", None)
+    takes_text = context is not None and any(param.name == "text" for param in context.command.params)
+    if isinstance(error, click.NoSuchOption) and takes_text:
+        message += " (a text that starts with - goes after --, or into a file for -f)"
     path = context.command_path if context else "gpt2ln"
-    return f"{message.rstrip('.')}; see: {path} --help"
+    return f"{message}; see: {path} --help"
 
 
-def _utf8(argv: list[str]) -> list[str]:
-    """Arguments as UTF-8 whatever the locale; what is not UTF-8 stays marked, for the prompt's own check."""
-    return [os.fsencode(arg).decode("utf-8", "surrogateescape") for arg in argv]
+def _give_up_stdout() -> None:
+    """Forget it where it is what failed."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        _forget_stdout()
 
 
 def _forget_stdout() -> None:
-    """Keep the interpreter from writing to a closed pipe once more at exit."""
+    """Keep the interpreter from writing to a closed pipe or a full disk once more at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 

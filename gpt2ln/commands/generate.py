@@ -12,18 +12,30 @@ from ..prompt import Prompt
 from ..sample import Sampling
 from .options import Globals, Number, command
 from .output import as_json, results
-from .prompts import prompt_options, read_prompts
+from .prompts import decode, prompt_options, read_prompts
+
+
+def _stops(ctx, param, values: tuple[str, ...]) -> tuple[str, ...]:
+    """Stop strings as strict UTF-8; an empty one would stop everything before it begins."""
+    if "" in values:
+        raise click.BadParameter("empty, expected a text to stop at", ctx, param)
+    return tuple(decode(value.encode("utf-8", "surrogateescape"), "--stop", one_line=True) for value in values)
+
 
 SAMPLING = [
-    click.option("--length", type=click.IntRange(min=1), help="New tokens.  [default: half the context; all of it without a prompt]"),
+    click.option("--length", type=click.IntRange(min=1),
+                 help="New tokens.  [default: half the context; all of it without a prompt]"),
     click.option("--temperature", type=Number(), default=1.0, show_default=True, help="0 is greedy."),
     click.option("--greedy", is_flag=True, help="The likeliest token each time; --temperature 0."),
-    click.option("--top-k", type=click.IntRange(min=0), default=0, show_default=True, help="Of the k likeliest; 0 cuts nothing."),
-    click.option("--top-p", type=Number(0, 1, open_below=True), default=1.0, show_default=True, help="Of those that sum to p."),
+    click.option("--top-k", type=click.IntRange(min=0), default=0, show_default=True,
+                 help="Of the k likeliest; 0 cuts nothing."),
+    click.option("--top-p", type=Number(0, 1, open_below=True), default=1.0, show_default=True,
+                 help="Of those that sum to p."),
     click.option("--nucleus", type=click.Choice(["openai", "hf"]), default="openai", show_default=True,
                  help="Whether the token that crosses p is dropped (openai) or kept (hf)."),
     click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="[default: drawn, and shown on stderr]"),
-    click.option("--stop", multiple=True, metavar="STR", help="End before this text; may be repeated."),
+    click.option("--stop", multiple=True, metavar="STR", callback=_stops,
+                 help="End before this text; may be repeated."),
     click.option("--stop-eot/--no-stop-eot", default=False, show_default=True, help="End at <|endoftext|>."),
     click.option("--overflow", type=click.Choice(["error", "truncate", "slide"]), default="error", show_default=True,
                  help="When prompt + length pass the context."),
@@ -50,7 +62,7 @@ def sampling_options(function: Callable) -> Callable:
     help="Sequences side by side; changes no text.",
 )
 @click.option(
-    "--start-index", type=click.IntRange(min=0), default=0, show_default=True, help="Index of the first sample."
+    "--start-index", type=click.IntRange(0, 2**63), default=0, show_default=True, help="Index of the first sample."
 )
 @click.option("--stream/--no-stream", default=True, show_default=True, help="Print text as it comes.")
 @click.option("--include-prompt", is_flag=True, help="Print the prompt before its text.")
@@ -75,6 +87,8 @@ def command(
         prompts = [Prompt((model.bpe.eot,), "")]
         options["length"] = options["length"] or model.hparams.n_ctx
     settings = make_settings(g, prompts, model.hparams.n_ctx, **options)
+    if settings.logprobs is not None and form != "jsonl":
+        g.note("note: --logprobs shows with --format jsonl alone")
     with results(output, force) as out:
         writer = WRITERS[form](out, model, settings, prefix_token, include_prompt)
         run(g, model, prompts, settings, writer, live=stream and form == "text" and settings.batch_size == 1)
@@ -88,7 +102,7 @@ def make_settings(g: Globals, prompts: list[Prompt], n_ctx: int, **options):
     if options.pop("greedy"):
         sampling["temperature"] = 0.0
     if options["seed"] is None:
-        options["seed"] = secrets.randbits(32)
+        options["seed"] = secrets.randbits(32) if sampling["temperature"] > 0 else 0  # greedy draws nothing
         if sampling["temperature"] > 0:
             g.note(f"seed: {options['seed']}")
     settings = Settings(sampling=Sampling(**sampling), **options)
@@ -102,7 +116,9 @@ def make_settings(g: Globals, prompts: list[Prompt], n_ctx: int, **options):
 def run(g: Globals, model, prompts: list[Prompt], settings, writer, *, live: bool) -> None:
     """Generate and write, sample by sample, or piece by piece where `live`."""
     longest = max(len(prompt.ids) for prompt in prompts) + (settings.length or model.hparams.n_ctx)
-    g.afford(model, settings.batch_size, min(longest, model.hparams.n_ctx))
+    together = min(settings.batch_size, settings.nsamples * len(prompts))
+    together += settings.nsamples > settings.batch_size  # the cache of the prompt, kept for samples to come
+    g.afford(model, together, min(longest, model.hparams.n_ctx))
     began = time.perf_counter()
     engine = model.engine
     writer.load_s = time.perf_counter() - began
@@ -113,11 +129,16 @@ def run(g: Globals, model, prompts: list[Prompt], settings, writer, *, live: boo
         writer.whole(sample, streamed=live)
 
 
+def prompt_text(model, prompt: Prompt) -> str:
+    """The text that was given, or that of the ids that were."""
+    return model.bpe.decode(prompt.ids) if prompt.text is None else prompt.text
+
+
 class TextWriter:
     """The text itself, one line end after it; between several a line `---`."""
 
     def __init__(self, out: TextIO, model, settings, prefix_token: str, include_prompt: bool):
-        self.out, self.include_prompt, self._begun, self._count = out, include_prompt, None, 0
+        self.out, self.model, self.include_prompt, self._begun, self._count = out, model, include_prompt, None, 0
 
     def _begin(self, sample) -> None:
         if self._begun is sample:
@@ -127,7 +148,7 @@ class TextWriter:
             self.out.write("---\n")
         self._count += 1
         if self.include_prompt:
-            self.out.write(sample.prompt.text or "")
+            self.out.write(prompt_text(self.model, sample.prompt))
 
     def piece(self, sample, piece: str) -> None:
         self._begin(sample)
@@ -145,7 +166,7 @@ class OfficialWriter(TextWriter):
 
     def whole(self, sample, *, streamed: bool) -> None:
         self._count += 1
-        prompt = (sample.prompt.text or "") if self.include_prompt else ""
+        prompt = prompt_text(self.model, sample.prompt) if self.include_prompt else ""
         self.out.write(f"{'=' * 40} SAMPLE {self._count} {'=' * 40}\n{prompt}{sample.text}\n")
         self.out.flush()
 
@@ -167,9 +188,7 @@ class JsonWriter:
 
     def whole(self, sample, *, streamed: bool) -> None:
         prompt = sample.prompt
-        record = {"id": prompt.id, "index": sample.index, "prompt": prompt.text}
-        if prompt.text is None:
-            record["prompt"] = self.model.bpe.decode(prompt.ids)
+        record = {"id": prompt.id, "index": sample.index, "prompt": prompt_text(self.model, prompt)}
         record["text"] = (record["prompt"] if self._include_prompt else "") + sample.text
         raw = self.model.bpe.decode_bytes(sample.tokens)
         if "\ufffd" in sample.text and raw.decode("utf-8", "ignore").encode() != raw:

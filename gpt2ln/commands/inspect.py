@@ -1,5 +1,6 @@
 """`inspect`: what is in a checkpoint."""
 
+import math
 import re
 
 import click
@@ -7,7 +8,7 @@ import numpy as np
 
 from ..checkpoint import Bundle, Entry, bad_sum, read_index, size_problems
 from ..errors import Damaged, NotFound, UsageError, first_five
-from ..taps import glob, near_names
+from ..taps import glob, near_names, split_list
 from .options import command
 from .output import as_json, as_table
 
@@ -38,6 +39,7 @@ def command(g, globs, form, long, stats, values, sort):
     if stats or values:
         _check_sums(bundle, entries)
     if values:
+        _refuse_unprintable(entries)
         for entry in entries:
             _print_values(bundle, entry, form)
         return
@@ -48,7 +50,7 @@ def command(g, globs, form, long, stats, values, sort):
         return
     rows = [[_cell(v) for v in record.values()] for record in records]
     click.echo(as_table(list(records[0]), rows, left=(0, 1, 2)), nl=False)
-    count = sum(int(np.prod(e.shape)) for e in entries)
+    count = sum(math.prod(e.shape) for e in entries)
     g.note(f"{len(entries)} variables, {count:,} values, {sum(e.size for e in entries):,} bytes")
 
 
@@ -71,9 +73,9 @@ def _chosen(bundle: Bundle, globs: tuple[str, ...]) -> list[Entry]:
         return list(bundle.entries.values())
     names = [name.removeprefix("model/") for name in bundle.entries]
     chosen = set()
-    for part in globs:
-        pattern = glob(part.removeprefix("model/"))
-        found = [name for name in bundle.entries if pattern.fullmatch(name.removeprefix("model/"))]
+    for part in [part for text in globs for part in split_list(text) or [text]]:
+        match = glob(part).fullmatch
+        found = [name for name in bundle.entries if match(name) or match(name.removeprefix("model/"))]
         if not found:
             raise UsageError(f"no variable matches {part!r}{near_names(part, names)}; list them: gpt2ln inspect")
         chosen.update(found)
@@ -92,27 +94,21 @@ def _check_sums(bundle: Bundle, entries: list[Entry]) -> None:
         raise Damaged(f"{bundle.prefix}: damaged: {first_five(problems)}; fetch the file again")
 
 
-def _numbers(bundle: Bundle, entry: Entry) -> np.ndarray | None:
-    """The values, where the dtype is one that numpy has."""
-    return None if entry.dtype in ("string", "resource", "variant") else _array(bundle, entry)
-
-
-def _array(bundle: Bundle, entry: Entry) -> np.ndarray | None:
-    try:
-        return bundle.array(entry)
-    except TypeError:
-        return None
+def _in_numpy(entry: Entry) -> bool:
+    """Whether numpy has this dtype, and the values lie in one piece."""
+    return not entry.sliced and re.fullmatch(r"(u?int|float|complex)\d+|bool", entry.dtype) is not None
 
 
 def _stats(bundle: Bundle, entry: Entry) -> dict:
-    """Over finite values, in float64; counts of the others."""
+    """Over finite values, in float64; counts of the others.  None for what has no order or is too large for that."""
     keys = ("min", "max", "mean", "std", "zeros", "nan", "inf")
-    x = _numbers(bundle, entry)
-    if x is None:
+    if not _in_numpy(entry) or entry.dtype.startswith("complex"):
         return dict.fromkeys(keys)
+    x = bundle.array(entry)
     finite = x[np.isfinite(x)].astype(np.float64)
-    shape = [finite.min(), finite.max(), finite.mean(), finite.std()] if finite.size else [None] * 4
-    numbers = [None if v is None else float(v) for v in shape]
+    with np.errstate(over="ignore", invalid="ignore"):
+        shape = [finite.min(), finite.max(), finite.mean(), finite.std()] if finite.size else [math.nan] * 4
+    numbers = [float(v) if math.isfinite(v) else None for v in shape]
     counts = [int((x == 0).sum()), int(np.isnan(x).sum()), int(np.isinf(x).sum())]
     bundle.release(entry)
     return dict(zip(keys, numbers + counts, strict=True))
@@ -124,15 +120,29 @@ def _cell(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
+def _refuse_unprintable(entries: list[Entry]) -> None:
+    """Before the first value is printed."""
+    if refused := [f"{e.name} ({'stored in slices' if e.sliced else e.dtype})" for e in entries if not _in_numpy(e)]:
+        raise UsageError(f"--values cannot print {first_five(refused)}; choose others with a glob")
+
+
+def _json_value(value: np.generic) -> int | float | list | None:
+    """Shortest decimals that give the same value back; complex as [real, imaginary]; null for what JSON lacks."""
+    if np.iscomplexobj(value):
+        return [_json_value(value.real), _json_value(value.imag)]
+    if not np.isfinite(value):
+        return None
+    return float(str(value)) if isinstance(value, np.floating) else value.item()
+
+
 def _print_values(bundle: Bundle, entry: Entry, form: bool) -> None:
     """Shortest text that gives the same float32 back; the last axis is one line."""
-    x = _numbers(bundle, entry)
-    if x is None:
-        raise UsageError(f"{entry.name}: {entry.dtype} has no values to print")
+    x = bundle.array(entry)
     if form:
-        values = [None if not np.isfinite(v) else float(str(v)) for v in x.ravel()]
+        values = [_json_value(v) for v in x.ravel()]
         click.echo(as_json(_record(entry, False) | {"values": values}))
         return
     click.echo(f"# {entry.name} {entry.dtype} {list(entry.shape)}")
-    for row in np.atleast_1d(x).reshape(-1, x.shape[-1] if x.ndim else 1):
+    width = x.shape[-1] if x.ndim else 1
+    for row in x.reshape(math.prod(x.shape[:-1]), width) if width else ():
         click.echo(" ".join(str(v) for v in row))

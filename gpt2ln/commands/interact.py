@@ -27,7 +27,10 @@ def command(g, **options):
     """
     model = g.open()
     settings = make_settings(g, [], model.hparams.n_ctx, batch_size=1, **options)
+    g.afford(model, 1, model.hparams.n_ctx)
     _ = model.engine
+    if hasattr(sys.stdin, "reconfigure"):  # UTF-8 under every locale, and a line that is not gets its own message
+        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape", newline="\n")
     while True:
         try:
             line = _ask()
@@ -52,4 +55,4 @@ def _ask() -> str:
     line = sys.stdin.readline()
     if not line:
         raise EOFError
-    return line.removesuffix("\n")
+    return line.removesuffix("\n").removesuffix("\r")

@@ -7,6 +7,7 @@ environment of the command, environment of the group, default.
 import math
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -17,9 +18,9 @@ from ..bpe import Bpe
 from ..errors import BadInput
 from ..locate import find
 from ..spec import canonical
+from ..weights import read_hparams
 
 SETTINGS = {
-    "auto_envvar_prefix": "GPT2LN",
     "help_option_names": ["-h", "--help"],
     "token_normalize_func": lambda name: name.replace("_", "-"),
     "max_content_width": 100,
@@ -69,6 +70,7 @@ class Globals:
 
     def place(self):
         place = find(self.model_name, self.shelves, Path(self.checkpoint) if self.checkpoint else None)
+        place = replace(place, name=os.fsencode(place.name).decode("utf-8", "replace"))  # whatever the locale
         if self.model_name is None:
             self.note(f"model: {place.name} (choose another with -m)")
         elif canonical(self.model_name) != self.model_name:
@@ -87,9 +89,14 @@ class Globals:
         return model
 
     def vocabulary(self) -> Bpe:
-        """The model's vocabulary alone."""
+        """The model's vocabulary alone; that it does not fit the model is only said."""
         place = self.place()
-        return Bpe(place.file("encoder.json"), place.file("vocab.bpe"))
+        bpe = Bpe(place.file("encoder.json"), place.file("vocab.bpe"))
+        if place.file("hparams.json").is_file():
+            n_vocab = read_hparams(place.file("hparams.json"))[0].n_vocab
+            if bpe.n_vocab != n_vocab:
+                self.note(f"warning: encoder.json has {bpe.n_vocab} entries, hparams.json says n_vocab {n_vocab}")
+        return bpe
 
     def afford(self, model: library.Model, sequences: int, positions: int) -> None:
         """Refuse what does not fit in memory before it is begun; with -v, say how much it is."""
@@ -112,7 +119,7 @@ def _available() -> int | None:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
 
 
-def command(name: str, epilog: str) -> Callable:
+def command(name: str, epilog: str, **settings) -> Callable:
     """A command with the global options and an example; its function gets `g`, the globals, first."""
 
     def wrap(function: Callable) -> click.Command:
@@ -123,7 +130,8 @@ def command(name: str, epilog: str) -> Callable:
 
         called.__doc__ = function.__doc__
         called.__click_params__ = getattr(function, "__click_params__", [])
-        return click.command(name, context_settings=SETTINGS, epilog=f"Example: {epilog}")(global_options(called))
+        made = click.command(name, context_settings=SETTINGS | settings, epilog=f"Example: {epilog}")
+        return made(global_options(called))
 
     return wrap
 

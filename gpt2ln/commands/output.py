@@ -11,7 +11,7 @@ from typing import TextIO
 
 import click
 
-from ..errors import UsageError
+from ..errors import NotFound, UsageError
 
 
 @contextlib.contextmanager
@@ -24,6 +24,10 @@ def results(path: str | None, force: bool) -> Iterator[TextIO]:
         yield sys.stdout
         return
     target = Path(path)
+    if target.is_dir():
+        raise UsageError(f"{target}: is a folder, expected the name of a file")
+    if not target.parent.is_dir():
+        raise NotFound(f"{target.parent.absolute()}: no such folder, make it first; it is to hold {target.name}")
     if target.exists() and not force:
         raise UsageError(f"{target}: exists; --force overwrites it")
     part = target.with_name(target.name + ".part")
@@ -40,8 +44,13 @@ def results(path: str | None, force: bool) -> Iterator[TextIO]:
 
 
 def as_json(record: object) -> str:
-    """One line; never NaN, which is not JSON."""
-    return json.dumps(record, ensure_ascii=False, allow_nan=False)
+    """One line; never NaN, which is not JSON.  A lone surrogate, which is not UTF-8, stays an escape."""
+    line = json.dumps(record, ensure_ascii=False, allow_nan=False)
+    try:
+        line.encode()
+    except UnicodeEncodeError:
+        return json.dumps(record, allow_nan=False)
+    return line
 
 
 def as_csv(rows: Sequence[dict]) -> str:

@@ -4,6 +4,8 @@ A text is taken as it is, blanks and last newline included.  What is not UTF-8 i
 """
 
 import json
+import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +16,8 @@ from ..bpe import Bpe, check_ids
 from ..errors import BadInput, NotFound, UsageError
 from ..prompt import Prompt
 from ..spec import EOT_TEXT
+
+_WHOLE = re.compile("[+-]?[0-9]+")
 
 OPTIONS = [
     click.argument("text", required=False),
@@ -51,7 +55,7 @@ def read_prompts(bpe: Bpe, note: Callable[[str], None], *, text, file, lines, id
     if text is not None:
         records = [("prompt", {"prompt": argument(text)})]
     elif file is not None:
-        records = [(file, {"prompt": decode(read_file(file), file)})]
+        records = [(called(file), {"prompt": read_text(file)})]
     elif ids is not None:
         records = [("--ids", {"tokens": parse_ids(ids.split())})]
     else:
@@ -59,7 +63,8 @@ def read_prompts(bpe: Bpe, note: Callable[[str], None], *, text, file, lines, id
     prompts = [_prompt(bpe, where, record, prefix_token == "eot") for where, record in records]
     if any(EOT_TEXT in (prompt.text or "") for prompt in prompts):
         note(
-            f"note: {EOT_TEXT} in a text is plain text, as in the official encoder; for the token: --prefix-token eot, --ids"
+            f"note: {EOT_TEXT} in a text is plain text, as in the official encoder;"
+            " for the token: --prefix-token eot, --ids"
         )
     return prompts
 
@@ -86,16 +91,30 @@ def _prompt(bpe: Bpe, where: str, record: dict, prefix: bool) -> Prompt:
 def read_file(name: str) -> bytes:
     """Bytes of a file; `-` is stdin."""
     if name == "-":
-        return sys.stdin.buffer.read()
+        return sys.stdin.buffer.read() if sys.stdin is not None else b""
     try:
         return Path(name).read_bytes()
     except (FileNotFoundError, IsADirectoryError, PermissionError) as cause:
         raise NotFound(f"{Path(name).absolute()}: {cause.strerror}") from None
 
 
+def called(name: str) -> str:
+    """A file in a message."""
+    return "stdin" if name == "-" else name
+
+
+def read_text(name: str) -> str:
+    """The whole content of a file, as it is."""
+    return decode(read_file(name), called(name))
+
+
 def argument(text: str) -> str:
-    """An argument whose bytes were kept by surrogateescape, as strict UTF-8."""
-    return decode(text.encode("utf-8", "surrogateescape"), "prompt", one_line=True)
+    """An argument, its bytes taken as strict UTF-8 whatever the locale."""
+    try:
+        data = os.fsencode(text)
+    except UnicodeEncodeError as cause:
+        raise BadInput(f"prompt is not valid Unicode at character {cause.start} (a lone surrogate)") from None
+    return decode(data, "prompt", one_line=True)
 
 
 def decode(data: bytes, where: str, *, one_line: bool = False) -> str:
@@ -107,12 +126,12 @@ def decode(data: bytes, where: str, *, one_line: bool = False) -> str:
 
 
 def parse_ids(words: list[str]) -> list[int]:
-    """Whole numbers; UsageError for anything else."""
+    """Whole numbers, in plain digits; UsageError for anything else.  BadInput for one that no vocabulary reaches."""
     for item, word in enumerate(words, start=1):
-        try:
-            int(word)
-        except ValueError:
-            raise UsageError(f"token id {word!r} is not a whole number (item {item})") from None
+        if not _WHOLE.fullmatch(word):
+            raise UsageError(f"token id {word!r} is not a whole number (item {item}); ids have blanks between them")
+        if len(word) > 20:
+            raise BadInput(f"token id {word[:20]}... is outside every vocabulary (item {item})")
     return [int(word) for word in words]
 
 
@@ -120,23 +139,29 @@ def _records(lines: str | None, jsonl: str | None) -> list[tuple[str, dict]]:
     """One record a line of either kind of file; a last line end begins no line."""
     name = lines if lines is not None else jsonl
     rows = read_file(name).split(b"\n")
-    if rows and not rows[-1]:
+    if not rows[-1]:
         rows.pop()
     if not rows:
-        raise BadInput(f"{name}: empty, expected one text a line")
+        raise BadInput(f"{called(name)}: empty, expected one text a line")
     out = []
     for number, row in enumerate(rows, start=1):
-        where = f"{name} line {number}"
+        where = f"{called(name)} line {number}"
         text = decode(row.removesuffix(b"\r"), where, one_line=True)
         out.append((where, {"prompt": text} if lines is not None else _record(text, where)))
     return out
 
 
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number of JSON")
+
+
 def _record(line: str, where: str) -> dict:
     try:
-        record = json.loads(line)
+        record = json.loads(line, parse_constant=_refuse)
     except json.JSONDecodeError as cause:
         raise BadInput(f"{where}: not JSON: {cause.msg} at column {cause.colno}") from None
+    except (RecursionError, ValueError) as cause:  # brackets without end, NaN, a number of thousands of digits
+        raise BadInput(f"{where}: not JSON: {cause}") from None
     if not isinstance(record, dict) or ("prompt" in record) == ("tokens" in record):
         raise BadInput(f'{where}: expected an object with either "prompt" or "tokens"')
     if "prompt" in record and not isinstance(record["prompt"], str):

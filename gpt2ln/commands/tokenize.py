@@ -7,7 +7,7 @@ from ..errors import UsageError
 from ..spec import EOT_TEXT
 from .options import command
 from .output import as_json, as_table
-from .prompts import argument, decode, read_file
+from .prompts import argument, read_text
 
 
 @command("tokenize", 'gpt2ln -m demo tokenize "To be, or not to be"')
@@ -20,11 +20,12 @@ def command(g, text, file, allow_special, form):
     if (text is None) == (file is None):
         raise UsageError("tokenize: give a TEXT or --file FILE (- is stdin), one of them")
     bpe: Bpe = g.vocabulary()
-    content = argument(text) if text is not None else decode(read_file(file), file)
+    content = argument(text) if text is not None else read_text(file)
     ids = bpe.encode(content, allow_special=allow_special)
     if EOT_TEXT in content and not allow_special:
         g.note(
-            f"note: {EOT_TEXT} is plain text, as in the official encoder; for the token: --allow-special, --ids, --prefix-token eot"
+            f"note: {EOT_TEXT} is plain text, as in the official encoder;"
+            " for the token: --allow-special, elsewhere --ids or --prefix-token eot"
         )
     if form == "ids":
         click.echo(" ".join(map(str, ids)))
@@ -45,9 +46,14 @@ def command(g, text, file, allow_special, form):
 
 
 def shown(token: bytes) -> str:
-    """A token as a person reads it, byte for byte: text where it is printable UTF-8, else escapes."""
+    """A token as a person reads it, byte for byte: text where it is printable UTF-8, else escapes, as in Python."""
     try:
         text = token.decode("utf-8")
     except UnicodeDecodeError:
-        return "".join(chr(b) if 32 <= b < 127 else f"\\x{b:02x}" for b in token)
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+        return _escaped(token)
+    return "".join(c if c.isprintable() and c != "\\" else _escaped(c.encode()) for c in text)
+
+
+def _escaped(data: bytes) -> str:
+    """Each byte as Python writes it between quotes."""
+    return "".join("'" if b == 39 else repr(bytes([b]))[2:-1] for b in data)
