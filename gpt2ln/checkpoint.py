@@ -188,7 +188,7 @@ def size_problems(bundle: Bundle) -> tuple[list[str], list[str]]:
 
 
 def bad_sum(bundle: Bundle, entry: Entry) -> str | None:
-    """Check one variable against its CRC32C -> what is wrong, or None."""
+    """Check one variable against its CRC32C -> what is wrong, or None.  The pages it read are given back."""
     if entry.sliced or entry.dtype == "variant":
         return None
     try:
@@ -196,6 +196,7 @@ def bad_sum(bundle: Bundle, entry: Entry) -> str | None:
         found = _string_sum(bytes(raw), entry, bundle.byte_order) if entry.dtype == "string" else crc32c(raw)
     except (IndexError, ValueError, struct.error):
         return f"{entry.name} (its strings have garbled lengths)"
+    bundle.release(entry)
     if found == entry.crc:
         return None
     return f"{entry.name} (CRC32C is {found:#010x}, the index says {entry.crc:#010x})"
@@ -218,8 +219,6 @@ def load(bundle: Bundle, names: Mapping[str, tuple[int, ...]]) -> Iterator[tuple
     problems, _ = size_problems(bundle)
     if not problems:
         problems = [p for name in names if (p := bad_sum(bundle, bundle.entries[name]))]
-        for name in names:
-            bundle.release(bundle.entries[name])
     if problems:
         raise Damaged(f"{bundle.prefix}: damaged: {first_five(problems)}; fetch the file again")
     for name in sorted(names, key=lambda n: -prod(names[n])):

@@ -172,9 +172,14 @@ class Exact:
 
         finite = self._call(self._function(None, body), list(ids), Cache(self.hparams, len(ids))).numpy()
         first = order[int(finite.argmin())] if not finite.all() else "logits"
-        return f"{first}: {NOT_FINITE} of {len(ids)} tokens, expected finite; look at the weights: gpt2ln inspect --stats"
+        return (
+            f"{first}: {NOT_FINITE} of {len(ids)} tokens, expected finite; look at the weights: gpt2ln inspect --stats"
+        )
 
 
 def to_tensors(arrays: Iterable[tuple[str, np.ndarray]]) -> dict[str, tf.Tensor]:
-    """Copy mapped arrays into TensorFlow's own memory, one after the other."""
-    return {name: tf.constant(array) for name, array in arrays}
+    """Copy mapped arrays into TensorFlow's own memory, one after the other.
+
+    A constant made from an array keeps a NumPy copy of it alive as long as it lives itself: all weights twice.
+    """
+    return {name: tf.raw_ops.DeepCopy(x=tf.constant(array)) for name, array in arrays}

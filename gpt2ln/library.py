@@ -38,7 +38,8 @@ class Model:
         bpe = Bpe(self.place.file("encoder.json"), self.place.file("vocab.bpe"))
         if bpe.n_vocab != self.hparams.n_vocab:
             raise Damaged(
-                f"{self.place.folder}: encoder.json has {bpe.n_vocab} entries, hparams.json says n_vocab {self.hparams.n_vocab}"
+                f"{self.place.folder}: encoder.json has {bpe.n_vocab} entries,"
+                f" hparams.json says n_vocab {self.hparams.n_vocab}"
             )
         return bpe
 

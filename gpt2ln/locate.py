@@ -33,12 +33,12 @@ def find(name: str | None, shelves: Sequence[Path], checkpoint: Path | None = No
 
     UsageError when a folder holds several checkpoints and none is chosen, NotFound with the absolute places looked at.
     """
-    folder, prefix = _leads_to(name or _default(shelves), shelves)
+    folder, prefix = _leads_to(_default(shelves) if name is None else name, shelves)
     if checkpoint is not None:
         prefix = _prefix_of(checkpoint)
         if prefix is None:
             raise NotFound(f"{checkpoint.absolute()}: no checkpoint there; expected {checkpoint.name}.index")
-    called = canonical(name) if name else folder.name
+    called = folder.name if name is None else canonical(name)
     return Place(called, folder, prefix or _only_prefix(folder))
 
 
@@ -123,7 +123,7 @@ def _named_prefix(folder: Path) -> Path | None:
 
 
 def _paths_in(state: str) -> list[str]:
-    """The path as it stands, and as it is meant: TensorFlow writes quotes, backslashes, bytes above 126 as escapes."""
+    """The path as it stands, and as it is meant: quotes, backslashes and, by some, bytes above 126 are escaped."""
     if not (match := _STATE.search(state)):
         return []
     meant = _ESCAPE.sub(_unescape, match["path"].encode("utf-8"))

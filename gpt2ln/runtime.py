@@ -52,7 +52,7 @@ def _import_tensorflow():
         except PackageNotFoundError:
             found = "it is not installed"
         raise NotFound(
-            f"TensorFlow: cannot be imported ({type(cause).__name__}: {str(cause).splitlines()[0] if str(cause) else ''});"
+            f"TensorFlow: cannot be imported ({type(cause).__name__}: {str(cause).split(chr(10))[0]});"
             f" {found}, {SUPPORTED} is needed; run: pip install '{SUPPORTED.replace(' ', '')}'"
         ) from cause
     logging.getLogger("tensorflow").setLevel(logging.ERROR)

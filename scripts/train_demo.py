@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from make_checkpoint import save
 
 from gpt2ln.model import Scope, model
 from gpt2ln.runtime import tf
@@ -22,7 +23,6 @@ from gpt2ln.spec import EOT_TEXT, HParams, variables
 
 HPARAMS = HParams(n_vocab=1024, n_ctx=256, n_embd=128, n_head=4, n_layer=6)
 HELD_OUT = 0.1
-PREFIX = "model.ckpt"
 
 
 def learn_vocabulary(text: str, n_vocab: int, folder: Path) -> np.ndarray:
@@ -32,7 +32,7 @@ def learn_vocabulary(text: str, n_vocab: int, folder: Path) -> np.ndarray:
     bpe = ByteLevelBPETokenizer()
     bpe.train_from_iterator([text], vocab_size=n_vocab - 1, show_progress=False)
     names, merges = sorted(bpe.get_vocab().items(), key=lambda item: item[1]), bpe.save_model(str(folder))[1]
-    encoder = {token: i for token, i in names} | {EOT_TEXT: n_vocab - 1}
+    encoder = dict(names) | {EOT_TEXT: n_vocab - 1}
     (folder / "encoder.json").write_text(json.dumps(encoder), encoding="utf-8")
     Path(merges).rename(folder / "vocab.bpe")
     (folder / "vocab.json").unlink()
@@ -95,7 +95,7 @@ def train(train_ids, held_ids, *, hparams, steps, batch, peak, decay, drop, seed
     @tf.function(autograph=False)
     def step(ids, seed):
         loss, gradients = slope(ids, seed)
-        adam.apply_gradients(zip(gradients, variable.values()))
+        adam.apply_gradients(zip(gradients, variable.values(), strict=True))
         for k, v in variable.items():
             average[k].assign_add(0.01 * (v - average[k]))
         return loss
@@ -120,17 +120,6 @@ def train(train_ids, held_ids, *, hparams, steps, batch, peak, decay, drop, seed
                 best = loss
                 save({k: v.numpy() for k, v in average.items()}, hparams, out)
     return best
-
-
-def save(weights: dict[str, np.ndarray], hparams: HParams, folder: Path) -> None:
-    """The official layout, by TensorFlow's own V2 saver."""
-    names = sorted(weights)
-    tensors = [tf.constant(weights[k]) for k in names]
-    prefix = str(folder / PREFIX)
-    tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=[""] * len(names), tensors=tensors)
-    state = f'model_checkpoint_path: "{PREFIX}"\nall_model_checkpoint_paths: "{PREFIX}"\n'
-    (folder / "checkpoint").write_text(state)
-    (folder / "hparams.json").write_text(json.dumps(hparams.as_dict(), indent=2) + "\n")
 
 
 def main() -> None:

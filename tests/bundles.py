@@ -99,12 +99,13 @@ def index(entries: Sequence[Entry], shards: int = 1, endian: int = 0) -> bytes:
 
 def write(prefix: Path, arrays: dict, order: str = "<") -> Path:
     """One shard with these float32 arrays in this byte order."""
-    data, entries = b"", []
+    at, pieces, entries = 0, [], []
     for name in sorted(arrays):
         raw = arrays[name].astype(order + "f4").tobytes()
-        entries.append(Entry(name, "float32", arrays[name].shape, 0, len(data), len(raw), google_crc32c.value(raw)))
-        data += raw
+        entries.append(Entry(name, "float32", arrays[name].shape, 0, at, len(raw), google_crc32c.value(raw)))
+        pieces.append(raw)
+        at += len(raw)
     prefix.parent.mkdir(parents=True, exist_ok=True)
-    Path(f"{prefix}.data-00000-of-00001").write_bytes(data)
+    Path(f"{prefix}.data-00000-of-00001").write_bytes(b"".join(pieces))
     Path(f"{prefix}.index").write_bytes(index(entries, endian=order == ">"))
     return prefix

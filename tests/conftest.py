@@ -26,7 +26,7 @@ class Ran:
     err: str
 
 
-@pytest.fixture()
+@pytest.fixture
 def cli(capfd, monkeypatch):
     """Run a command line in this process: `cli("taps", "-m", folder)` -> status, stdout, stderr."""
     for name in [name for name in os.environ if name.startswith("GPT2LN")]:
@@ -41,14 +41,16 @@ def cli(capfd, monkeypatch):
     return call
 
 
-@pytest.fixture()
+@pytest.fixture
 def shell():
     """Run a command line in a process of its own, as a person does."""
 
     def call(*argv, env=None, **kwargs) -> subprocess.CompletedProcess:
         command = [sys.executable, "-m", "gpt2ln", *map(str, argv)]
         kwargs = {"stdin": subprocess.DEVNULL} | kwargs
-        return subprocess.run(command, capture_output=True, cwd=ROOT, env=os.environ | (env or {}), timeout=120, **kwargs)
+        return subprocess.run(
+            command, capture_output=True, cwd=ROOT, env=os.environ | (env or {}), timeout=120, **kwargs
+        )
 
     return call
 

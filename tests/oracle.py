@@ -1,4 +1,4 @@
-"""A GPT-2 forward pass in float64 NumPy: the judge of every float32 one.  Written from the paper, not from our graph."""
+"""A GPT-2 forward pass in float64 NumPy: the judge of the float32 ones.  Written from the paper, not from the graph."""
 
 import math
 

@@ -81,7 +81,9 @@ def norm_is_the_official_one() -> None:
 def taps_are_the_official_ones() -> None:
     """Every norm's five values and the logits of the golden checkpoint, 4e-6 of the largest value of the tensor."""
     e, seen = golden_values(), watched(golden_weights(), HPARAMS, golden_values()["ids"], graph=True)
-    inputs = {norm: ("h2/out" if norm == "ln_f" else norm.replace("ln_1", "in").replace("ln_2", "mid")) for norm in NORMS}
+    inputs = {
+        norm: ("h2/out" if norm == "ln_f" else norm.replace("ln_1", "in").replace("ln_2", "mid")) for norm in NORMS
+    }
     for norm in NORMS:
         for leaf in ("mean", "var", "rstd", "norm", "out"):
             _close(seen[f"{norm}/{leaf}"], e[f"f32/{norm}/{leaf}"], f"{norm}/{leaf}")
@@ -115,7 +117,7 @@ def graph_is_eager() -> None:
 
 
 def official_steps_on_real_widths(gains=None) -> None:
-    """`norm` in the graph, bit for bit the ten operations of the official graph run one by one (its `.meta` names them)."""
+    """`norm` in the graph is, bit for bit, the ten operations that the official `.meta` names, run one by one."""
     rng = np.random.default_rng(1)
     for g, b in gains or [(rng.normal(1, 0.5, 768).astype("f4"), rng.normal(0, 0.2, 768).astype("f4"))]:
         for scale in (1, 0.02, 1e-3, 3e3):

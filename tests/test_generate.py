@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import gpt2ln
 from gpt2ln.generate import TextStream, generate
 from gpt2ln.prompt import Prompt
-from gpt2ln.sample import Sampling, log_softmax
+from gpt2ln.sample import Sampling, log_softmax, uniform
 from gpt2ln.settings import Settings
 
 from . import tiny as made_up
@@ -39,6 +39,11 @@ def words(tmp_path_factory):
 def scream(tmp_path_factory):
     ids = [ID[b] for b in SCREAM.encode()]
     return made(tmp_path_factory, "scream", made_up.says(ids * 4), n_embd=16)
+
+
+@pytest.fixture(scope="module")
+def flat(tmp_path_factory):
+    return made(tmp_path_factory, "flat", made_up.zeros)
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +135,13 @@ def alone(t):
         for prompt in prompts
         for i in range(4)
     }
+
+
+def test_each_draw_has_a_number_of_its_own(flat):
+    """Of 260 equal probabilities the draw is the place of its uniform number, keyed by seed, sample and position."""
+    for sample in run(flat, prompts_of([64], [65]), seed=11, nsamples=3, start_index=4, length=9, batch_size=2):
+        expected = [int(uniform(11, sample.index, position) * 260) for position in range(9)]
+        assert sample.tokens == expected
 
 
 def test_samples_differ_from_one_another(alone):
@@ -405,9 +417,8 @@ def test_logprobs_are_those_before_temperature_and_cuts(t):
         np.testing.assert_allclose(at["logprob"], row[at["id"]], rtol=0, atol=1e-4)
 
 
-def test_logprobs_of_equal_logits_are_in_the_order_of_ids(tmp_path_factory):
-    model = made(tmp_path_factory, "zeros", made_up.zeros)
-    (sample,) = run(model, prompts_of([64]), seed=1, length=1, logprobs=4)
+def test_logprobs_of_equal_logits_are_in_the_order_of_ids(flat):
+    (sample,) = run(flat, prompts_of([64]), seed=1, length=1, logprobs=4)
     assert [i for i, _ in sample.logprobs[0]["top"]] == [0, 1, 2, 3]
     np.testing.assert_allclose([p for _, p in sample.logprobs[0]["top"]], -np.log(260), rtol=1e-12)
 

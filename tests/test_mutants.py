@@ -149,7 +149,7 @@ def test_a_proof_fails_on(mutant, monkeypatch):
 
 
 def test_the_rewriting_pass_is_caught():
-    """Grappler's arithmetic pass let loose: `((x-u)*r)*g + b` becomes `(x-u)*(r*g) + b`, and bit-equality must notice."""
+    """Grappler's arithmetic pass let loose: `((x-u)*r)*g + b` becomes `(x-u)*(r*g) + b`; bit-equality must notice."""
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": True, "remapping": True})
     try:
         caught = caught_by([proofs.graph_is_eager, proofs.official_steps_on_real_widths])

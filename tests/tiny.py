@@ -1,4 +1,4 @@
-"""Made-up checkpoints in the official layout, written by TensorFlow's own saver, so that our reader is not its own judge.
+"""Made-up checkpoints in the official layout, written by TensorFlow's own saver: our reader is not its own judge.
 
 `tiny(folder)` is T: 28 variables, 3,968 values.  `edit` changes, adds or drops variables before they are saved.
 """

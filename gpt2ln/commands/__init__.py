@@ -66,7 +66,9 @@ def _group() -> click.Group:
 def main(argv: list[str] | None = None) -> int:
     """Run a command line -> exit status.  Every failure is one line on stderr."""
     argv = sys.argv[1:] if argv is None else argv
-    _prepare_streams()
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
     try:
         _invoke(argv)
         if sys.stdout is not None:
@@ -92,17 +94,6 @@ def main(argv: list[str] | None = None) -> int:
         if "-v" in argv or "--verbose" in argv:
             traceback.print_exc()
         return _say(f"a bug in gpt2ln: {type(error).__name__}: {error}; -v shows where, please report it", 70)
-
-
-def _prepare_streams() -> None:
-    """What a stream cannot show is replaced.  An unbuffered stdout gets a buffer: without one, what a full disk or a
-    closed pipe takes only half of is lost without an error."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
-    if isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase):
-        raw, encoding = sys.stdout.buffer, sys.stdout.encoding
-        sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), encoding, "replace", line_buffering=True)
 
 
 def _invoke(argv: list[str]) -> None:
@@ -146,8 +137,19 @@ def _forget_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
+def _buffer_stdout() -> None:
+    """Give an unbuffered stdout (PYTHONUNBUFFERED) a buffer, flushed at each line.
+
+    Without one, what a closed pipe or a full disk takes only half of is lost without an error.
+    """
+    if isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase):
+        raw, encoding = io.BufferedWriter(sys.stdout.buffer), sys.stdout.encoding
+        sys.stdout = io.TextIOWrapper(raw, encoding, line_buffering=True)
+
+
 def run() -> None:
     """The console script."""
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    _buffer_stdout()
     sys.exit(main())

@@ -18,6 +18,9 @@ def command(g, ids, file, raw):
     """Text of token IDS.  Bytes that are no UTF-8 become U+FFFD; no line end is added."""
     if bool(ids) == (file is not None):
         raise UsageError("detokenize: give ids, or --file FILE (- is stdin), one of them")
+    for word in ids:
+        if word.startswith("--"):
+            raise click.NoSuchOption(word, ctx=click.get_current_context())
     words = " ".join(ids).split() if ids else read_text(file).split()
     numbers = parse_ids(words)
     bpe = g.vocabulary()

@@ -162,12 +162,20 @@ class TextWriter:
 
 
 class OfficialWriter(TextWriter):
-    """As the official scripts print it: a ruler with the number of the sample, the text, a ruler at the end."""
+    """As the official scripts print it: a ruler with the number of the sample, the text; a ruler ends each prompt."""
+
+    def __init__(self, out: TextIO, model, settings, prefix_token: str, include_prompt: bool):
+        super().__init__(out, model, settings, prefix_token, include_prompt)
+        self._prompt, self._nsamples = None, settings.nsamples
 
     def whole(self, sample, *, streamed: bool) -> None:
+        if sample.prompt is not self._prompt:
+            self._prompt, self._count = sample.prompt, 0
         self._count += 1
         prompt = prompt_text(self.model, sample.prompt) if self.include_prompt else ""
         self.out.write(f"{'=' * 40} SAMPLE {self._count} {'=' * 40}\n{prompt}{sample.text}\n")
+        if self._count == self._nsamples and sample.prompt.text != "":  # the unconditional script ends without
+            self.out.write("=" * 80 + "\n")
         self.out.flush()
 
 

@@ -20,7 +20,7 @@ from .prompts import prompt_options, read_prompts
     help="Channels that hold most variance.",
 )
 @click.option("--overflow", type=click.Choice(["error", "truncate", "split"]), default="error", show_default=True,
-              help="A text past the context: refuse, keep its first part, or read it in parts, each on its own.")  # fmt: skip
+              help="A text past the context: refuse it, keep its first part, or read it in parts.")  # fmt: skip
 @click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
 @click.option("-o", "--output", metavar="FILE", help="Write there, not to stdout.")
 @click.option("--force", is_flag=True, help="Overwrite FILE.")

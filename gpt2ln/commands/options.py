@@ -13,12 +13,10 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from .. import library
 from ..bpe import Bpe
 from ..errors import BadInput
 from ..locate import find
 from ..spec import canonical
-from ..weights import read_hparams
 
 SETTINGS = {
     "help_option_names": ["-h", "--help"],
@@ -79,8 +77,10 @@ class Globals:
             self.note(f"weights: {place.prefix}")
         return place
 
-    def open(self) -> library.Model:
+    def open(self):
         """The model, its whole folder checked, no weights read yet."""
+        from .. import library  # with numpy, which half the commands and every --help do without
+
         if self.verbose:
             os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0")
         model = library.Model(self.place(), threads=self.threads, device=self.device or "cpu")
@@ -93,12 +93,14 @@ class Globals:
         place = self.place()
         bpe = Bpe(place.file("encoder.json"), place.file("vocab.bpe"))
         if place.file("hparams.json").is_file():
+            from ..weights import read_hparams
+
             n_vocab = read_hparams(place.file("hparams.json"))[0].n_vocab
             if bpe.n_vocab != n_vocab:
                 self.note(f"warning: encoder.json has {bpe.n_vocab} entries, hparams.json says n_vocab {n_vocab}")
         return bpe
 
-    def afford(self, model: library.Model, sequences: int, positions: int) -> None:
+    def afford(self, model, sequences: int, positions: int) -> None:
         """Refuse what does not fit in memory before it is begun; with -v, say how much it is."""
         need, free = model.bytes_needed(sequences, positions), _available()
         if self.verbose:
@@ -119,6 +121,15 @@ def _available() -> int | None:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
 
 
+def _name_variables(made: click.Command) -> click.Command:
+    """Environment variables are called after the flag, `GPT2LN_GENERATE_FORMAT`, whatever the parameter is called."""
+    for param in made.params:
+        flag = max(param.opts, key=len).lstrip("-").replace("-", "_")
+        if isinstance(param, click.Option) and flag != param.name:
+            param.envvar = f"GPT2LN_{made.name}_{flag}".replace("-", "_").upper()
+    return made
+
+
 def command(name: str, epilog: str, **settings) -> Callable:
     """A command with the global options and an example; its function gets `g`, the globals, first."""
 
@@ -131,7 +142,7 @@ def command(name: str, epilog: str, **settings) -> Callable:
         called.__doc__ = function.__doc__
         called.__click_params__ = getattr(function, "__click_params__", [])
         made = click.command(name, context_settings=SETTINGS | settings, epilog=f"Example: {epilog}")
-        return made(global_options(called))
+        return _name_variables(made(global_options(called)))
 
     return wrap
 
