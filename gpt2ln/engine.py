@@ -59,25 +59,31 @@ class Cache:
 class _Past:
     """The cache as the graph sees it: `model.Past`."""
 
-    def __init__(self, length: tf.Tensor, k: Sequence[tf.Tensor], v: Sequence[tf.Tensor], *, whole: bool):
-        self.length, self._k, self._v, self._whole = length, k, v, whole
+    def __init__(self, length: tf.Tensor, k: Sequence[tf.Tensor], v: Sequence[tf.Tensor], T: int | tf.Tensor):
+        """T: positions that this call adds; 1, or a tensor in the graph that takes any number."""
+        self.length, self._k, self._v, self._stop, self._step = length, k, v, length + T, isinstance(T, int)
+        _, H, _, self._D = k[0].shape
+        self._room = tf.shape(k[0])[2]
+        rows = tf.range(H)[:, None] * self._room + length + tf.range(T)
+        self._rows = tf.reshape(rows, [-1])  # where the new positions of all heads lie in [H * S, D]
+        self._full = tf.stack([1, H, self._room, self._D])
+
+    def span(self, T) -> tf.Tensor:
+        """A step is shown the whole room: the mask gives what lies past the last position probability 0, exactly."""
+        return self._room if self._step else self.length + T
 
     def extend(self, layer: int, k: tf.Tensor, v: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Write the new rows into the buffers themselves, then hand out what there is.
+        """Write the new positions into the buffers themselves, then hand out what there is.
 
-        `InplaceUpdate` returns its own input, changed; a variable would be copied whole on each read.  With `whole` the
-        room past the last position comes too: the mask gives it probability 0, exactly, and no copy is made.
+        `InplaceUpdate` returns its own input, changed; a variable would be copied whole on each read.
         """
-        _, H, T, D = k.shape
-        T = tf.shape(k)[2] if T is None else T
-        S = tf.shape(self._k[layer])[2]
-        rows = tf.reshape(tf.range(H)[:, None] * S + self.length + tf.range(T), [-1])
-        both = []
-        for held, new in ((self._k[layer], k), (self._v[layer], v)):
-            flat = tf.raw_ops.InplaceUpdate(x=tf.reshape(held, [-1, D]), i=rows, v=tf.reshape(new, [-1, D]))
-            full = tf.reshape(flat, [1, H, S, D])
-            both.append(full if self._whole else full[:, :, : self.length + T])
-        return tuple(both)
+        return self._written(self._k[layer], k), self._written(self._v[layer], v)
+
+    def _written(self, held: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
+        flat = tf.reshape(held, [-1, self._D])
+        flat = tf.raw_ops.InplaceUpdate(x=flat, i=self._rows, v=tf.reshape(new, [-1, self._D]))
+        full = tf.reshape(flat, self._full)
+        return full if self._step else full[:, :, : self._stop]
 
 
 class Exact:
@@ -100,7 +106,7 @@ class Exact:
 
         def traced(ids, length, k, v):
             self.traces += 1
-            return body(ids, _Past(length, k, v, whole=T == 1))
+            return body(ids, _Past(length, k, v, tf.shape(ids)[1] if T is None else T))
 
         return tf.function(traced, input_signature=signature, autograph=False)
 

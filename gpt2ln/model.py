@@ -18,6 +18,8 @@ from .spec import HParams
 
 EPSILON = 1e-5
 
+Mask = tuple[tf.Tensor, tf.Tensor]  # 1 where a position may be seen, 1e10 where it may not; both [1, 1, T, S]
+
 
 @dataclass(frozen=True)
 class Scope:
@@ -47,6 +49,9 @@ class Past(Protocol):
     """Keys and values of the positions before this call."""
 
     length: tf.Tensor  # [] positions held
+
+    def span(self, T) -> tf.Tensor:
+        """S, the positions that `extend` hands out after T new ones."""
 
     def extend(self, layer: int, k: tf.Tensor, v: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Append; k, v: [B, H, T, D] -> [B, H, S, D], where S may reach past the last position: the mask hides it."""
@@ -108,16 +113,17 @@ def conv1d(x: tf.Tensor, scope: Scope) -> tf.Tensor:
 
 
 def attention_mask(nd, ns, past_length, *, dtype) -> tf.Tensor:
-    """1's in the lower triangle, shifted right by the positions that came before: -> [nd, ns]
+    """1's in the lower triangle, shifted right by the positions that came before: -> [1, 1, nd, ns]
 
     The official source counts the shift from the lower right corner, `ns - nd`; that is `past_length` there.
     """
     i = tf.range(nd)[:, None]
     j = tf.range(ns)
-    return tf.cast(i >= j - past_length, dtype)
+    m = i >= j - past_length
+    return tf.reshape(tf.cast(m, dtype), [1, 1, nd, ns])
 
 
-def attn(x: tf.Tensor, scope: Scope, *, layer: int, past: Past | None, hparams: HParams) -> tf.Tensor:
+def attn(x: tf.Tensor, scope: Scope, *, layer: int, past: Past | None, mask: Mask, hparams: HParams) -> tf.Tensor:
     """x: [B, T, C] -> [B, T, C]"""
 
     def split_heads(x):
@@ -127,10 +133,8 @@ def attn(x: tf.Tensor, scope: Scope, *, layer: int, past: Past | None, hparams: 
         return merge_states(tf.transpose(x, [0, 2, 1, 3]))  # [B, H, T, D] -> [B, T, C]
 
     def mask_attn_weights(w):
-        _, _, nd, ns = shape_list(w)
-        b = attention_mask(nd, ns, 0 if past is None else past.length, dtype=w.dtype)
-        b = tf.reshape(b, [1, 1, nd, ns])
-        return w * b - tf.cast(1e10, w.dtype) * (1 - b)
+        b, hidden = mask
+        return w * b - hidden
 
     def multihead_attn(q, k, v):
         w = tf.matmul(q, k, transpose_b=True)  # [B, H, T, S]
@@ -165,10 +169,10 @@ def mlp(x: tf.Tensor, scope: Scope) -> tf.Tensor:
     return h2
 
 
-def block(x: tf.Tensor, scope: Scope, *, layer: int, past: Past | None, hparams: HParams) -> tf.Tensor:
+def block(x: tf.Tensor, scope: Scope, *, layer: int, past: Past | None, mask: Mask, hparams: HParams) -> tf.Tensor:
     """x: [B, T, C] -> [B, T, C]: each half normalizes its input and adds its output to the residual stream."""
     scope.see(**{"in": x})
-    a = attn(norm(x, scope / "ln_1"), scope / "attn", layer=layer, past=past, hparams=hparams)
+    a = attn(norm(x, scope / "ln_1"), scope / "attn", layer=layer, past=past, mask=mask, hparams=hparams)
     x = x + a
     scope.see(mid=x)
     m = mlp(norm(x, scope / "ln_2"), scope / "mlp")
@@ -189,14 +193,17 @@ def model(X: tf.Tensor, scope: Scope, *, hparams: HParams, past: Past | None = N
     X: [B, T] -> [B, T, V], or [B, 1, V] with `last`: the product with `wte` is a quarter of the work of a long prompt,
     and generation needs one row of it.
     """
+    _, sequence = shape_list(X)
     past_length = 0 if past is None else past.length
     wte, wpe = tf.gather(scope["wte"], X), tf.gather(scope["wpe"], positions_for(X, past_length))
     (scope / "wte").see(out=wte)
     (scope / "wpe").see(out=wpe)
     h = wte + wpe
     scope.see(embed=h)
+    b = attention_mask(sequence, sequence if past is None else past.span(sequence), past_length, dtype=h.dtype)
+    mask = b, tf.cast(1e10, h.dtype) * (1 - b)  # the same in every block
     for layer in range(hparams.n_layer):
-        h = block(h, scope / f"h{layer}", layer=layer, past=past, hparams=hparams)
+        h = block(h, scope / f"h{layer}", layer=layer, past=past, mask=mask, hparams=hparams)
     h = norm(h, scope / "ln_f")
     if last:
         h = h[:, -1:, :]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import gpt2ln
@@ -312,6 +312,8 @@ def streamed(bpe, ids, stops):
 
 
 @given(ids=STREAM_IDS, stops=STOPS)
+@example(ids=[258], stops=[" the", "h"])  # of two in one token, the one that ends first
+@example(ids=[258], stops=["the", "he"])  # and of two that end at once, the longer
 def test_a_stream_is_the_whole_text_up_to_the_first_stop(t, ids, stops):
     """Whatever the tokens: the stop that is complete first ends it."""
     whole = t.decode(ids)

@@ -58,8 +58,8 @@ LISTED += [(f"model/{name}", *rest) for name, *rest in ENDS]
 def test_the_list(T, cli):
     """Exactly: names, dtypes, shapes as stored, bytes; the totals on stderr."""
     ran = cli("inspect", "-m", T)
-    head = "name                     dtype    shape       bytes\n"
-    rows = [f"{name:23}  float32  {shape:10}  {size:5}\n" for name, shape, size in LISTED]
+    head = "name                    dtype    shape       bytes\n"
+    rows = [f"{name:22}  float32  {shape:10}  {size:5}\n" for name, shape, size in LISTED]
     assert done(ran) == head + "".join(rows)
     assert ran.err == "28 variables, 3,968 values, 15,872 bytes\n"
     assert cli("inspect", "-m", T, "-q").err == ""
@@ -159,7 +159,7 @@ def test_globs(deep, cli, globs, count, first):
         return
     found = names(ran)
     assert (len(found), found[0]) == (count, first)
-    assert ran.err.startswith(f"{count} variables, ")
+    assert cli("inspect", "-m", deep, *globs).err.startswith(f"{count} variables, ")
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,6 @@ def test_globs(deep, cli, globs, count, first):
         (["wpe", "nope"], ["'nope'"]),
         (["wpe,nope"], ["'nope'"]),
         ([""], ["no variable matches ''"]),
-        (["wte "], ["did you mean wte"]),
         (["h0/*/w"], ["'h0/*/w'"]),
         (["[w]te"], ["'[w]te'"]),
         (["("], ["'('"]),
@@ -179,9 +178,6 @@ def test_globs(deep, cli, globs, count, first):
 )
 def test_no_match(T, cli, globs, words):
     """V15: exit 2 and near names, also when another glob does match."""
-    if globs == ["wte "]:
-        assert names(cli("inspect", "-m", T, "--json", *globs)) == ["model/wte"]
-        return
     refused(cli("inspect", "-m", T, *globs), 2, *words)
 
 
@@ -277,13 +273,7 @@ def test_whole_numbers_stay_whole(tmp_path, cli):
 
 
 def test_what_cannot_be_printed_is_refused_before_the_first_value(many, cli):  # noqa: F811
-    words = (
-        "bfloat16 (bfloat16)",
-        "no_strings (string)",
-        "string (string)",
-        "strings (string)",
-        "--values cannot print",
-    )
+    words = ("--values cannot print bfloat16 (bfloat16), no_strings (string), string (string), strings (string);",)
     for form in ([], ["--json"]):
         refused(cli("inspect", "-m", many[0], "--values", *form), 2, *words)
 
@@ -325,12 +315,8 @@ def test_statistics_over_what_is_finite(tmp_path, cli):
     none, odd = objects(cli("inspect", "-m", prefix, "--stats", "--json"))
     assert [odd[k] for k in STATS] == [0, 4, 4 / 3, np.std([0, 0, 4]), 2, 1, 2]
     assert [none[k] for k in STATS] == [None] * 4 + [0, 1, 1]
-    assert done(cli("inspect", "-m", prefix, "--stats", "none")).splitlines()[1].split()[-7:] == [
-        *"----",
-        "0",
-        "1",
-        "1",
-    ]
+    row = done(cli("inspect", "-m", prefix, "--stats", "none")).splitlines()[1]
+    assert row.split()[-7:] == [*"----", "0", "1", "1"]
 
 
 def test_statistics_of_other_dtypes(many, cli):  # noqa: F811
@@ -353,7 +339,7 @@ def test_statistics_that_no_float_holds(tmp_path, cli):
     ran = cli("inspect", "-m", tmp_path / "x", "--stats", "--json")
     (record,) = objects(ran)
     assert [record[k] for k in STATS] == [-1e300, 1e300, 0, None, 0, 0, 0]
-    assert ran.err == "1 variables, 2 values, 16 bytes\n" or ran.err == ""
+    assert ran.err == ""
 
 
 # --- V08 and the index alone --------------------------------------------------------------------------------------

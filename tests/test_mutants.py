@@ -70,8 +70,8 @@ def folded(x, scope, *, epsilon=1e-5):
     return y
 
 
-def post_norm(x, scope, *, layer, past, hparams):
-    a = m.attn(x, scope / "attn", layer=layer, past=past, hparams=hparams)
+def post_norm(x, scope, **kwargs):
+    a = m.attn(x, scope / "attn", **kwargs)
     scope.see(**{"in": x})
     scope.see(mid=x + a)
     x = m.norm(x + a, scope / "ln_1")
