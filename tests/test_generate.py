@@ -465,13 +465,9 @@ def test_ctrl_c_leaves_the_batches_before_it_whole(t):
 
 
 def test_ctrl_c_does_not_rename_an_end_that_was_reached(t):
-    full = run(t, prompts_of([64]), seed=2, nsamples=2, length=15)
-    stop = next(c for c in full[1].text if c not in full[0].text)
-    at = next(n for n in range(1, 16) if stop in t.decode(full[1].tokens[:n]))
-    samples, _ = interrupted(
-        Interrupting(t.engine, step=at), t, prompts_of([64]), seed=2, nsamples=2, length=15, batch_size=2, stop=(stop,)
-    )
-    assert [sample.finish for sample in samples] == ["interrupted", "stop"]
+    prompts = prompts_of(range(12), [64])  # 5 and 8 tokens, by default
+    samples, _ = interrupted(Interrupting(t.engine, step=6), t, prompts, batch_size=2)
+    assert [(sample.finish, len(sample.tokens)) for sample in samples] == [("length", 5), ("interrupted", 7)]
 
 
 def test_ctrl_c_releases_the_text_that_was_held(words):

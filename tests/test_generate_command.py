@@ -1,4 +1,5 @@
 import base64
+import contextlib
 import io
 import json
 import os
@@ -241,8 +242,9 @@ def test_bytes_that_are_no_text_are_kept(cli, scream):
     (record,) = strict(cli("generate", "x", *args, 6).out)
     assert record["text"] == SCREAM + "\ufffd"
     assert base64.b64decode(record["bytes_b64"]) == (SCREAM * 2).encode()[:6]
-    (record,) = strict(cli("generate", "x", *args, 8).out)
-    assert "bytes_b64" not in record
+    for whole in ([8], [2, "--stop", "\ufffd"]):
+        (record,) = strict(cli("generate", "x", *args, *whole).out)
+        assert "bytes_b64" not in record
 
 
 def test_logprobs_in_jsonl(cli, fixed):
@@ -593,11 +595,16 @@ def test_output_to_a_dash_is_stdout(cli, words):
 RUN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from gpt2ln.commands import run; run()"
 
 
+@contextlib.contextmanager
 def start(*argv):
     """A process in which Ctrl-C works even where the tests themselves run in the background."""
     command = [sys.executable, "-c", RUN, *map(str, argv)]
     pipes = dict(stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    return subprocess.Popen(command, cwd=ROOT, **pipes)
+    with subprocess.Popen(command, cwd=ROOT, **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.kill()  # nothing, where it has ended
 
 
 def until(condition):

@@ -58,6 +58,15 @@ def test_table_json_and_csv_say_the_same(T, cli):
     assert max(map(len, lines)) <= 120
 
 
+def test_a_narrow_terminal_gets_no_spreads(T, cli, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    for columns, found in (("80", False), ("140", True)):
+        monkeypatch.setenv("COLUMNS", columns)
+        out = cli("ln-stats", "-m", T, TEXT, "-q").out
+        assert ("spread" in out) is found
+        assert max(map(len, out.splitlines())) <= int(columns)
+
+
 def test_several_texts_are_one_sample(T, tmp_path, cli):
     """Moments of three documents are those of their tokens together, each document from position 0."""
     texts = ["abc", "the the", "x"]

@@ -1,5 +1,6 @@
 """Streams as a shell gives and takes them: code pages, closed pipes, full disks and Ctrl-C."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -115,11 +116,17 @@ def test_closed_streams_are_no_bug(T, closing, status, err):
 # Ctrl-C
 
 
-def start_long_run(T, *argv) -> subprocess.Popen:
-    """A run of minutes, in a process that takes Ctrl-C even where its parent ignores it."""
+@contextlib.contextmanager
+def start_long_run(T, *argv):
+    """A run of minutes, in a process that takes Ctrl-C even where its parent ignores it; it ends with the test."""
     argv = ["generate", "-q", "-m", T, "a", "--seed", 1, "--nsamples", 100_000, "--format", "jsonl", *argv]
     command = [sys.executable, "-c", INTERRUPTIBLE, *map(str, argv)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @pytest.mark.slow

@@ -182,6 +182,14 @@ def test_a_handle_that_leads_nowhere(handle, text):
         read_table(index + footer, WHERE)
 
 
+@pytest.mark.parametrize("handle", [b"", b"\x80", b"\x05"])
+def test_a_handle_that_ends_early(handle):
+    index = bundles.sealed(bundles.block([(b"z", handle)]))
+    place = bundles.varint(0) + bundles.varint(len(index) - 5)
+    with pytest.raises(Damaged, match=r"here.index: garbled table: "):
+        read_table(index + (place + place).ljust(40, b"\0") + bundles.MAGIC, WHERE)
+
+
 @given(st.binary(max_size=400), st.booleans())
 def test_random_bytes(data, with_magic):
     with pytest.raises(Damaged, match=WHERE):

@@ -1,5 +1,9 @@
 """`ln-stats`: statistics of every LayerNorm over a text."""
 
+import math
+import shutil
+import sys
+
 import click
 
 from ..errors import BadInput, UsageError
@@ -37,12 +41,11 @@ def command(g, text, file, lines, ids, jsonl, prefix_token, top_channels, overfl
         raise UsageError("ln-stats: nothing to read; give a TEXT, --file, --lines, --ids or --jsonl")
     documents = [part for p in prompts for part in _fit(p.ids, model.hparams.n_ctx, overflow)]
     g.afford(model, 1, max(map(len, documents)))
-    engine = model.engine
-    from ..observe import ln_stats
-
-    stats = ln_stats(engine, documents)
     with results(output, force) as out:
-        out.write(FORMATS[form](model, stats, top_channels))
+        engine = model.engine
+        from ..observe import ln_stats
+
+        out.write(FORMATS[form](model, ln_stats(engine, documents), top_channels))
 
 
 def _fit(ids: tuple[int, ...], n_ctx: int, overflow: str) -> list[tuple[int, ...]]:
@@ -57,17 +60,21 @@ def _fit(ids: tuple[int, ...], n_ctx: int, overflow: str) -> list[tuple[int, ...
 
 
 def _table(model, stats: dict[str, NormStats], k: int) -> str:
-    head = [
-        "norm",
-        "tokens",
-        *(f"{name} (spread)" for name in STATISTICS),
-        f"channels with most variance, of {model.hparams.n_embd}",
-    ]
+    """A line a norm; on a terminal too narrow for it without the spreads."""
+    wide, narrow = (_rows(model, stats, k, spread) for spread in (" ({:.2g})", ""))
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
+    return wide if max(map(len, wide.splitlines())) <= room else narrow
+
+
+def _rows(model, stats: dict[str, NormStats], k: int, spread: str) -> str:
+    title = "{} (spread)" if spread else "{}"
+    head = ["norm", "tokens", *map(title.format, STATISTICS), f"top channels of {model.hparams.n_embd}"]
     rows = []
     for norm, s in stats.items():
-        cells = [f"{s.moments[name].mean:.4g} ({s.moments[name].std:.2g})" for name in STATISTICS]
+        moments = [s.moments[name] for name in STATISTICS]
+        cells = [f"{m.mean:.4g}" + spread.format(m.std) for m in moments]
         top = " ".join(f"{c}:{100 * share:.1f}%" for c, share in s.top_channels(k))
-        rows.append([norm, str(s.moments["mean"].count), *cells, top])
+        rows.append([norm, str(moments[0].count), *cells, top])
     return as_table(head, rows, left=(0, 6))
 
 
