@@ -77,7 +77,9 @@ class Transformers:
         torch.set_num_threads(THREADS)
         ours = load(folder)
         hp = ours.hparams
-        config = GPT2Config(hp.n_vocab, hp.n_ctx, hp.n_embd, hp.n_layer, hp.n_head)
+        config = GPT2Config(
+            vocab_size=hp.n_vocab, n_positions=hp.n_ctx, n_embd=hp.n_embd, n_layer=hp.n_layer, n_head=hp.n_head
+        )
         self.torch, self.model = torch, GPT2LMHeadModel(config).eval()
         state = self.model.state_dict()
         with torch.no_grad():

@@ -113,7 +113,9 @@ def test_the_single_index_whatever_the_checkpoint_file_says(model, cli, text):
     assert done(cli("inspect", "-m", model)).count("\n") == 29
 
 
-@pytest.mark.parametrize("prefix", ["model-2", "/gone/model-2", "C:\\x\\model-2", "mod\\303\\250l", 'a\\"b', "modèl"])
+@pytest.mark.parametrize(
+    "prefix", ["model-2", "/gone/model-2", "C:\\x\\model-2", "C:\\runs\\500", "mod\\303\\250l", 'a\\"b', "modèl"]
+)
 def test_the_checkpoint_file_chooses_by_base_name(model, prefix):
     """Escapes as TensorFlow writes them are undone."""
     name = {"mod\\303\\250l": "modèl", 'a\\"b': 'a"b'}.get(prefix, prefix.split("/")[-1].split("\\")[-1])
@@ -121,6 +123,13 @@ def test_the_checkpoint_file_chooses_by_base_name(model, prefix):
         shutil.copy(model / INDEX, model / f"{other}.index")
     (model / "checkpoint").write_text(state(prefix), encoding="utf-8")
     assert find(str(model), []).prefix == model / name
+
+
+def test_a_checkpoint_file_that_names_a_folder(model):
+    """A path that ends with `/` has no base name: what is called like the folder itself is another model."""
+    shutil.copy(model / INDEX, model.parent / "tiny.index")
+    (model / "checkpoint").write_text(state("gone/"))
+    assert find(str(model), []).prefix == model / "model.ckpt"
 
 
 def test_a_checkpoint_file_that_tensorflow_wrote(model):

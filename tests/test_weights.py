@@ -175,7 +175,7 @@ NUMBER = "expected a positive whole number"
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", ["line 1 column 1"]),
+        ("", ["hparams.json: line 1 column 1: Expecting value"]),
         ("   \n ", ["line 2 column 2"]),
         (GOOD.replace("}", ",}"), ["line 1 column"]),
         ('{\n "n_vocab": 260,\n "n_ctx": 16 "n_embd": 8}', ["line 3 column 14", "','"]),
