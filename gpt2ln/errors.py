@@ -52,7 +52,7 @@ class NonFinite(Gpt2lnError):
     status = 8
 
 
-def first_five(items: Sequence[str]) -> str:
+def first_five(items: Sequence[str], between: str = ", ") -> str:
     """Join problems into one line: the first five, then how many more."""
-    more = f", and {len(items) - 5} more" if len(items) > 5 else ""
-    return ", ".join(items[:5]) + more
+    more = [f"and {len(items) - 5} more"] if len(items) > 5 else []
+    return between.join([*items[:5], *more])

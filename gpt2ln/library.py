@@ -14,7 +14,7 @@ from .checkpoint import Bundle, read_index
 from .checkpoint import load as load_arrays
 from .errors import BadInput, Damaged, NotFound, first_five
 from .locate import Place, find, missing_files
-from .spec import HParams, variables
+from .spec import variables
 from .weights import check, read_hparams
 
 
@@ -25,12 +25,11 @@ class Model:
         if missing := missing_files(place):
             raise NotFound(f"{place.folder.absolute()}: {first_five(missing)} missing; fetch them into that folder")
         self.place, self._threads, self._device = place, threads, device
-        self.hparams: HParams
         self.bundle: Bundle = read_index(place.prefix)
         self.hparams, self.notes = read_hparams(place.file("hparams.json"))
         findings = check(self.bundle, self.hparams)
         if findings.problems:
-            raise Damaged(f"{place.prefix}: {'; '.join(findings.problems[:5])}{_more(findings.problems)}")
+            raise Damaged(f"{place.prefix}: {first_five(findings.problems, '; ')}")
         self.notes = self.notes + findings.notes
 
     @cached_property
@@ -96,10 +95,6 @@ class Model:
         return generate(self.engine, self.bpe, [prompt], Settings(**settings))
 
 
-def _more(problems: list[str]) -> str:
-    return f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
-
-
 def load(
     name: str | None = None,
     *,
@@ -109,5 +104,7 @@ def load(
     device: str = "cpu",
 ) -> Model:
     """Open a model by name, alias, folder or prefix; without a name the 124M where it is there, else the demo."""
-    place = find(str(name) if name else None, [Path(models_dir)], Path(checkpoint) if checkpoint else None)
+    place = find(
+        None if name is None else str(name), [Path(models_dir)], None if checkpoint is None else Path(checkpoint)
+    )
     return Model(place, threads=threads, device=device)

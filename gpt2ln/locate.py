@@ -22,7 +22,12 @@ class Place:
 
     name: str
     folder: Path
-    prefix: Path
+    named: Path | None = None  # the prefix, where the user said which
+
+    @property
+    def prefix(self) -> Path:
+        """Looked up when it is needed: a vocabulary can be used without weights."""
+        return self.named or _only_prefix(self.folder)
 
     def file(self, name: str) -> Path:
         return self.folder / name
@@ -31,7 +36,7 @@ class Place:
 def find(name: str | None, shelves: Sequence[Path], checkpoint: Path | None = None) -> Place:
     """Look `name` up on the shelves, then on disk; without a name the 124M where it is there, else the demo.
 
-    UsageError when a folder holds several checkpoints and none is chosen, NotFound with the absolute places looked at.
+    NotFound with the absolute places looked at; `Place.prefix` raises UsageError when a folder holds several checkpoints.
     """
     folder, prefix = _leads_to(_default(shelves) if name is None else name, shelves)
     if checkpoint is not None:
@@ -39,7 +44,7 @@ def find(name: str | None, shelves: Sequence[Path], checkpoint: Path | None = No
         if prefix is None:
             raise NotFound(f"{checkpoint.absolute()}: no checkpoint there; expected {checkpoint.name}.index")
     called = folder.name if name is None else canonical(name)
-    return Place(called, folder, prefix or _only_prefix(folder))
+    return Place(called, folder, prefix)
 
 
 def _default(shelves: Sequence[Path]) -> str:

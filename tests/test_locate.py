@@ -388,3 +388,21 @@ def test_symbolic_links(T, tmp_path, cli):
     assert done(cli("inspect", "-m", "link", "--models-dir", tmp_path, "--values")) == right
     (tmp_path / "broken").symlink_to(tmp_path / "gone")
     refused(cli("inspect", "-m", tmp_path / "broken"), 3, "no such name, folder or prefix")
+
+
+def test_a_vocabulary_without_weights(T, tmp_path, cli):
+    """`tokenize`, `detokenize` and `taps` need no checkpoint in the folder; `inspect` says what is missing."""
+    for name in ("encoder.json", "vocab.bpe", "hparams.json"):
+        shutil.copy(T / name, tmp_path)
+    assert cli("tokenize", "-m", tmp_path, "the").out == "83 257\n"
+    assert cli("detokenize", "-m", tmp_path, "83", "257").out == "the"
+    assert cli("taps", "-m", tmp_path, "h0/ln_1/mean").status == 0
+    r = cli("inspect", "-m", tmp_path)
+    assert (r.status, r.out) == (3, "")
+    assert "no checkpoint" in r.err
+
+
+@pytest.mark.parametrize("option", ["--checkpoint", "--models-dir"])
+def test_an_empty_path_is_no_default(option, T, cli):
+    r = cli("inspect", "-m", T, option, "")
+    assert (r.status, r.out, r.err) == (2, "", f"error: {option}: empty, expected a path\n")

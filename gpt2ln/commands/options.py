@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from ..bpe import Bpe
-from ..errors import BadInput
+from ..errors import BadInput, UsageError
 from ..locate import find
 from ..spec import canonical
 
@@ -57,7 +57,7 @@ class Globals:
     @property
     def shelves(self) -> list[Path]:
         """Where models are looked for: the flag's folder alone, else `models` here and in the user's data folder."""
-        if self.models_dir:
+        if self.models_dir is not None:
             return [Path(os.path.expanduser(os.path.expandvars(self.models_dir)))]
         data = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
         return [Path("models"), Path(data) / "gpt2ln" / "models"]
@@ -67,7 +67,10 @@ class Globals:
             click.echo(text, err=True)
 
     def place(self):
-        place = find(self.model_name, self.shelves, Path(self.checkpoint) if self.checkpoint else None)
+        for option, value in (("--checkpoint", self.checkpoint), ("--models-dir", self.models_dir)):
+            if value == "":
+                raise UsageError(f"{option}: empty, expected a path")
+        place = find(self.model_name, self.shelves, None if self.checkpoint is None else Path(self.checkpoint))
         place = replace(place, name=os.fsencode(place.name).decode("utf-8", "replace"))  # whatever the locale
         if self.model_name is None:
             self.note(f"model: {place.name} (choose another with -m)")
