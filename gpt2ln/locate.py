@@ -36,7 +36,7 @@ class Place:
 def find(name: str | None, shelves: Sequence[Path], checkpoint: Path | None = None) -> Place:
     """Look `name` up on the shelves, then on disk; without a name the 124M where it is there, else the demo.
 
-    NotFound with the absolute places looked at; `Place.prefix` raises UsageError when a folder holds several checkpoints.
+    NotFound with the absolute places looked at; `Place.prefix` raises UsageError where a folder holds several.
     """
     folder, prefix = _leads_to(_default(shelves) if name is None else name, shelves)
     if checkpoint is not None:
