@@ -111,11 +111,11 @@ class Exact:
         return tf.function(traced, input_signature=signature, autograph=False)
 
     def _last_logits(self, ids, past):
-        """-> [V] logits after the last id, and a number that is finite while every variance is."""
-        variances = []
-        watch = lambda name, x: variances.append(x) if name.endswith("/var") else None  # noqa: E731
-        logits = model(ids, Scope("model", self.weights, watch), hparams=self.hparams, past=past, last=True)
-        return logits[0, -1], tf.reduce_sum(tf.add_n(variances))
+        """-> [V] logits after the last id; whether every variance is finite; an infinite one leaves no trace there."""
+        seen = {}
+        logits = model(ids, Scope("model", self.weights, seen.__setitem__), hparams=self.hparams, past=past, last=True)
+        variances = tf.concat([x for name, x in seen.items() if name.endswith("/var")], axis=0)
+        return logits[0, -1], tf.reduce_all(tf.math.is_finite(variances))
 
     def _taps(self, wanted, ids, past):
         seen = {}
@@ -147,9 +147,9 @@ class Exact:
         return self._finite(self._call(self._step, [i], cache), cache)
 
     def _finite(self, result, cache: Cache) -> np.ndarray:
-        logits, health = (x.numpy() for x in result)
-        if not (np.isfinite(health) and np.isfinite(logits).all()):
-            raise NonFinite(self._blame(cache.ids))
+        logits, healthy = (x.numpy() for x in result)
+        if not (healthy and np.isfinite(logits).all()):
+            raise self.not_finite(cache.ids)
         return logits
 
     def watch(self, ids: Sequence[int], wanted: Sequence[str]) -> Iterable[dict[str, np.ndarray]]:
@@ -162,8 +162,8 @@ class Exact:
         for chunk in self._chunks(ids):
             yield {name: x.numpy() for name, x in self._call(function, chunk, cache).items()}
 
-    def _blame(self, ids: Sequence[int]) -> str:
-        """Which value of the forward pass is the first that is not finite."""
+    def not_finite(self, ids: Sequence[int]) -> NonFinite:
+        """The error that says which value of the forward pass is the first that is not finite."""
         order = []
 
         def body(ids, past):
@@ -178,9 +178,8 @@ class Exact:
 
         finite = self._call(self._function(None, body), list(ids), Cache(self.hparams, len(ids))).numpy()
         first = order[int(finite.argmin())] if not finite.all() else "logits"
-        return (
-            f"{first}: {NOT_FINITE} of {len(ids)} tokens, expected finite; look at the weights: gpt2ln inspect --stats"
-        )
+        where = f"{first}: {NOT_FINITE} of {len(ids)} tokens, expected finite"
+        return NonFinite(f"{where}; look at the weights: gpt2ln inspect --stats")
 
 
 def to_tensors(arrays: Iterable[tuple[str, np.ndarray]]) -> dict[str, tf.Tensor]:

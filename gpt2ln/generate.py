@@ -25,6 +25,7 @@ class Sample:
     index: int
     seed: int
     context: tuple[int, ...]
+    length: int
     tokens: list[int] = field(default_factory=list)
     text: str = ""
     finish: str | None = None
@@ -69,8 +70,8 @@ class TextStream:
 class _Run:
     """A sample on its way."""
 
-    def __init__(self, sample: Sample, logits: np.ndarray, cache: Cache, length: int, bpe: Bpe, settings: Settings):
-        self.sample, self.logits, self.cache, self.length = sample, logits, cache, length
+    def __init__(self, sample: Sample, logits: np.ndarray, cache: Cache, bpe: Bpe, settings: Settings):
+        self.sample, self.logits, self.cache = sample, logits, cache
         self._bpe, self._settings, self._text = bpe, settings, TextStream(bpe, settings.stop)
 
     def draw(self) -> str:
@@ -87,7 +88,7 @@ class _Run:
         sample.text += piece
         if self._text.stopped:
             sample.finish = "stop"
-        elif len(sample.tokens) == self.length:
+        elif len(sample.tokens) == sample.length:
             return piece + self.end("length")
         return piece
 
@@ -131,9 +132,9 @@ def generate(
                     read = {n: (*engine.prefill(prompt.ids[-kept:]), clock() - began)}
                 logits, cache, seconds = read[n]
                 seed = settings.seed if prompt.seed is None else prompt.seed
-                sample = Sample(prompt, index, seed, prompt.ids[-kept:], prefill_s=seconds)
+                sample = Sample(prompt, index, seed, prompt.ids[-kept:], length, prefill_s=seconds)
                 own = cache if index == last - 1 else cache.copy()
-                runs.append(_Run(sample, logits, own, length, bpe, settings))
+                runs.append(_Run(sample, logits, own, bpe, settings))
             _advance(engine, runs, on_text, clock)
         except KeyboardInterrupt:
             for run in runs:

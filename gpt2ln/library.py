@@ -5,6 +5,7 @@ only `engine` needs TensorFlow.
 """
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +14,7 @@ from .bpe import Bpe, check_ids
 from .checkpoint import Bundle, read_index
 from .checkpoint import load as load_arrays
 from .errors import BadInput, Damaged, NotFound, first_five
-from .locate import Place, find, missing_files
+from .locate import Place, default_shelves, find, missing_files
 from .spec import variables
 from .weights import check, read_hparams
 
@@ -72,18 +73,24 @@ class Model:
         return self.bpe.decode(ids)
 
     def ids(self, text_or_ids: str | Sequence[int]) -> list[int]:
-        """Token ids of either, checked against the vocabulary and the context."""
+        """Token ids of either, at least one, checked against the vocabulary."""
         ids = self.encode(text_or_ids) if isinstance(text_or_ids, str) else list(text_or_ids)
         check_ids(ids, self.hparams.n_vocab)
-        if not 0 < len(ids) <= self.hparams.n_ctx:
-            raise BadInput(f"{len(ids)} tokens, expected 1..{self.hparams.n_ctx}")
+        if not ids:
+            raise BadInput("0 tokens, expected at least 1")
         return ids
 
     def logits(self, text_or_ids: str | Sequence[int]):
-        """-> [T, V] float32: row t scores the token after position t."""
+        """-> [T, V] float32: row t scores the token after position t.  NonFinite names the first tap that is not."""
         import numpy as np
 
-        return np.concatenate([c["logits"] for c in self.engine.watch(self.ids(text_or_ids), ["logits"])])
+        ids = self.ids(text_or_ids)
+        if len(ids) > self.hparams.n_ctx:
+            raise BadInput(f"{len(ids)} tokens, expected 1..{self.hparams.n_ctx}")
+        logits = np.concatenate([chunk["logits"] for chunk in self.engine.watch(ids, ["logits"])])
+        if not np.isfinite(logits).all():
+            raise self.engine.not_finite(ids)
+        return logits
 
     def generate(self, text_or_ids: str | Sequence[int], **settings) -> Iterator:
         """`generate.Sample`s; settings are those of `generate.Settings`, and of `sample.Sampling` in `sampling`."""
@@ -98,13 +105,12 @@ class Model:
 def load(
     name: str | None = None,
     *,
-    models_dir: str | Path = "models",
+    models_dir: str | Path | None = None,
     checkpoint: str | Path | None = None,
     threads: int | None = None,
     device: str = "cpu",
 ) -> Model:
     """Open a model by name, alias, folder or prefix; without a name the 124M where it is there, else the demo."""
-    place = find(
-        None if name is None else str(name), [Path(models_dir)], None if checkpoint is None else Path(checkpoint)
-    )
+    shelves = default_shelves(models_dir, os.environ)
+    place = find(None if name is None else str(name), shelves, None if checkpoint is None else Path(checkpoint))
     return Model(place, threads=threads, device=device)

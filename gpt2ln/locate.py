@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +33,14 @@ class Place:
         return self.folder / name
 
 
+def default_shelves(models_dir: str | Path | None, environ: Mapping[str, str]) -> list[Path]:
+    """Where models are looked for: the folder given alone, else `models` here and in the user's data folder."""
+    if models_dir is not None:
+        return [Path(os.path.expanduser(os.path.expandvars(models_dir)))]
+    data = environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
+    return [Path("models"), Path(data) / "gpt2ln" / "models"]
+
+
 def find(name: str | None, shelves: Sequence[Path], checkpoint: Path | None = None) -> Place:
     """Look `name` up on the shelves, then on disk; without a name the 124M where it is there, else the demo.
 
@@ -55,9 +63,10 @@ def _leads_to(name: str, shelves: Sequence[Path]) -> tuple[Path, Path | None]:
     """-> folder, prefix where the name itself says which."""
     if not name:
         raise UsageError(f"model name: empty; choose demo, {', '.join(RELEASED)}, a folder or a prefix")
-    for shelf in shelves:
-        if os.path.isdir(shelf / canonical(name)) and canonical(name) not in (".", ".."):
-            return shelf / canonical(name), None
+    for called in dict.fromkeys((canonical(name), name)):  # a folder may still have the old name
+        for shelf in shelves:
+            if os.path.isdir(shelf / called) and called not in (".", ".."):
+                return shelf / called, None
     if name == "demo":
         return DEMO, None
     path = Path(name)

@@ -7,7 +7,6 @@ first operation.  Importing this module costs the 2-3 s of TensorFlow's own impo
 import contextlib
 import logging
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
@@ -19,9 +18,10 @@ SUPPORTED = "tensorflow >= 2.16"
 
 @contextlib.contextmanager
 def _stderr_held() -> Iterator[None]:
-    """Keep what C++ writes to file descriptor 2; show it only when the import fails.
+    """Let what C++ writes to file descriptor 2 during the import pass unseen; `TF_CPP_MIN_LOG_LEVEL` below 3 shows it.
 
-    TensorFlow logs before its own log level takes effect, so no environment variable silences those lines.
+    TensorFlow logs before its own log level takes effect, so no environment variable silences those lines.  Why an
+    import fails is in the exception.
     """
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3") != "3":
         yield
@@ -36,7 +36,6 @@ def _stderr_held() -> Iterator[None]:
         try:
             yield
         finally:
-            sys.stderr.flush()
             os.dup2(saved, 2)
             os.close(saved)
 
@@ -78,9 +77,14 @@ keep_the_order_of_operations()
 
 def configure(*, threads: int | None = None, device: str = "cpu") -> int:
     """Choose threads and device (`cpu` or `gpu:N`), before the first operation -> threads in use."""
-    if threads:
-        tf.config.threading.set_intra_op_parallelism_threads(threads)
-        tf.config.threading.set_inter_op_parallelism_threads(threads)
+    if threads and threads != tf.config.threading.get_intra_op_parallelism_threads():
+        try:
+            tf.config.threading.set_intra_op_parallelism_threads(threads)
+            tf.config.threading.set_inter_op_parallelism_threads(threads)
+        except RuntimeError:
+            raise UsageError(
+                f"threads {threads}: TensorFlow is at work in this process, its threads are fixed"
+            ) from None
     gpus = tf.config.list_physical_devices("GPU")
     chosen = [gpus[n] for n in _gpu_numbers(device) if n < len(gpus)]
     if device != "cpu" and not chosen:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .errors import UsageError
+
 REMOVED = np.float32(-1e10)
 
 
@@ -20,6 +22,16 @@ class Sampling:
     top_k: int = 0
     top_p: float = 1.0
     nucleus: str = "openai"
+
+    def __post_init__(self):
+        if not 0 <= self.temperature < np.inf:
+            raise UsageError(f"temperature {self.temperature}, expected a finite number from 0")
+        if self.top_k < 0:
+            raise UsageError(f"top_k {self.top_k}, expected 0 (no cut) or more")
+        if not 0 < self.top_p <= 1:
+            raise UsageError(f"top_p {self.top_p}, expected a number above 0 to 1")
+        if self.nucleus not in ("openai", "hf"):
+            raise UsageError(f"nucleus {self.nucleus!r}, expected openai or hf")
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from .errors import BadInput
+from .errors import BadInput, UsageError
 from .sample import Sampling
+
+OVERFLOWS = ("error", "truncate", "slide")
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,17 @@ class Settings:
     stop_eot: bool = False
     overflow: str = "error"
     logprobs: int | None = None
+
+    def __post_init__(self):
+        at_least = {"length": 1, "seed": 0, "nsamples": 1, "start_index": 0, "batch_size": 1, "logprobs": 0}
+        for name, least in at_least.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UsageError(f"{name} {value}, expected {least} or more")
+        if isinstance(self.stop, str) or "" in self.stop:
+            raise UsageError(f"stop {self.stop!r}, expected texts to stop at, in a tuple")
+        if self.overflow not in OVERFLOWS:
+            raise UsageError(f"overflow {self.overflow!r}, expected {', '.join(OVERFLOWS)}")
 
 
 def fit(prompt: int, length: int | None, n_ctx: int, overflow: str) -> tuple[int, int, str | None]:

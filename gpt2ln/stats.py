@@ -56,8 +56,7 @@ class NormStats:
     @classmethod
     def of(cls, taps: dict[str, np.ndarray]) -> "NormStats":
         """taps: `mean`, `var`, `rstd` [T, 1], `norm`, `out` [T, C]"""
-        out = taps["out"]
-        rms = np.sqrt(np.einsum("tc,tc->t", out, out, dtype=np.float32) / np.float32(out.shape[1]))
+        rms = np.sqrt(np.square(taps["out"], dtype=np.float64).mean(axis=1))  # squares may pass the range of float32
         moments = {k: Moments.of(taps[k]) for k in ("mean", "var", "rstd")} | {"rms": Moments.of(rms)}
         return cls(moments, np.square(taps["norm"]).sum(axis=0, dtype=np.float64))
 

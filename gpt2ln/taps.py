@@ -72,7 +72,7 @@ def choose(spec: str, hparams: HParams) -> list[Tap]:
     for part in parts:
         pattern = part.removeprefix("!").strip()
         found = _found(PRESETS.get(pattern, pattern), names, hparams.n_layer)
-        for single in [] if pattern in PRESETS else _one_choice(pattern):
+        for single in [] if pattern in PRESETS else one_choice(pattern):
             if not _found(single, names, hparams.n_layer):
                 raise UsageError(_no_match(single, names, hparams.n_layer))
         chosen = chosen - found if part.startswith("!") else chosen | found
@@ -86,7 +86,7 @@ def _found(pattern: str, names: Iterable[str], n_layer: int) -> set[str]:
     return {name for name in names if matches(name)}
 
 
-def _one_choice(pattern: str) -> list[str]:
+def one_choice(pattern: str) -> list[str]:
     """The pattern itself, and for each choice of each of its braces the pattern with that choice alone."""
     singles = [pattern]
     for braces in re.finditer(r"\{[^}]*\}", pattern):

@@ -190,3 +190,43 @@ def test_library_face(T):
         m.logits([260])
     with pytest.raises(gpt2ln.errors.BadInput, match="17 tokens, expected"):
         m.logits([1] * 17)
+
+
+def test_a_long_prompt_from_python(T):
+    """`overflow` decides, as on the command line; logits refuse."""
+    m = gpt2ln.load(T)
+    (slid,) = m.generate([5] * 30, overflow="slide", length=2, seed=1)
+    (cut,) = m.generate([5] * 30, overflow="truncate", length=2, seed=1)
+    assert (len(slid.context), len(cut.context)) == (16, 15)
+    with pytest.raises(gpt2ln.errors.BadInput, match="30 tokens"):
+        m.logits([5] * 30)
+
+
+def test_logits_that_are_not_finite_are_refused(T):
+    m = gpt2ln.load(T)
+    m.engine.weights = m.engine.weights | {"model/ln_f/g": tf.fill([8], np.float32("nan"))}
+    with pytest.raises(NonFinite, match="ln_f/out"):
+        m.logits([1, 2])
+
+
+def test_large_but_finite_variances_are_no_error(T):
+    """Each variance is finite, their sum is not: nothing is wrong with the pass."""
+    m = gpt2ln.load(T)
+    weights = {k: v * 0 if "c_proj" in k else v for k, v in m.engine.weights.items()}
+    taps = [f"{norm}/var" for norm in ("h0/ln_1", "h0/ln_2", "h1/ln_1", "h1/ln_2", "ln_f")]
+    (part,) = engine.Exact(m.hparams, weights).watch([7] * 16, taps)
+    scale = np.float32(np.sqrt(2e38 / max(x.max() for x in part.values())))
+    big = engine.Exact(m.hparams, weights | {k: weights[k] * scale for k in ("model/wte", "model/wpe")})
+    (part,) = big.watch([7] * 16, taps)
+    variances = np.concatenate(list(part.values())).ravel()
+    assert np.isfinite(variances).all()
+    with np.errstate(over="ignore"):
+        assert not np.isfinite(variances.sum(dtype=np.float32))
+    logits, _ = big.prefill([7] * 16)
+    assert np.isfinite(logits).all()
+
+
+def test_threads_are_fixed_once_tensorflow_works(T):
+    gpt2ln.load(T).logits([1])
+    with pytest.raises(gpt2ln.errors.UsageError, match="threads 7"):
+        gpt2ln.load(T, threads=7).logits([1])

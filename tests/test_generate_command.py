@@ -467,7 +467,7 @@ def test_a_default_length_shrinks_with_a_note(cli, T):
     ran = cli("generate", *ids(12), "-m", T, "--greedy", "--format", "jsonl")
     assert ran.err == "note: --length is 5: prompt 12 tokens, the context takes 17\n"
     (record,) = strict(ran.out)
-    assert (len(record["tokens"]), record["settings"]["length"]) == (5, None)
+    assert (len(record["tokens"]), record["settings"]["length"]) == (5, 5)
     ran = cli("generate", *ids(9), "-m", T, "--greedy", "--format", "jsonl")
     assert (ran.err, len(strict(ran.out)[0]["tokens"])) == ("", 8)
 

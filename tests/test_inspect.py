@@ -374,3 +374,10 @@ def test_no_tensorflow(shell, T):
     imported = {line.split("|")[-1].strip() for line in ran.stderr.decode().splitlines() if "|" in line}
     assert "gpt2ln.checkpoint" in imported
     assert "tensorflow" not in imported
+
+
+@pytest.mark.parametrize("part", ["h{0..99}/ln_1/g", "{h0,h77}/ln_1/g"])
+def test_each_choice_in_braces_must_match(part, T, cli):
+    r = cli("inspect", "-m", T, part)
+    assert (r.status, r.out) == (2, "")
+    assert "no variable matches 'h" in r.err

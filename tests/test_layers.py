@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -91,7 +92,21 @@ def test_imports_are_seen():
     assert {"checkpoint", "locate", "engine", "runtime", "generate"} <= modules(PACKAGE / "library.py")
     assert {"taps", "weights", "locate"} <= modules(PACKAGE / TOP / "taps.py")
     assert "gpt2ln.commands.output.as_json" in imports(PACKAGE / TOP / "taps.py")
-    assert modules(PACKAGE / "__init__.py") == {"library"} or "gpt2ln.library" in imports(PACKAGE / "__init__.py")
+    assert modules(PACKAGE / "__init__.py") == {"library"}
+
+
+def test_the_design_says_the_same():
+    rows = re.findall(r"^\| (\d) \| (`.*?) \|", (PACKAGE.parent / "docs/design.md").read_text(), re.MULTILINE)
+    said = {name.rstrip("/"): int(rank) for rank, names in rows for name in re.findall(r"`([\w/]+)`", names)}
+    assert said == RANK
+
+
+@pytest.mark.parametrize("path", [p for p in FLAT if p.stem not in ("runtime", "library")], ids=lambda path: path.stem)
+def test_no_environment_and_no_clock_below_the_commands(path):
+    source = path.read_text(encoding="utf-8")
+    assert not re.findall(
+        r"\bos\.(?:environ|getenv)|^import time|\btime\.(?:time|perf_counter)|\bdatetime\b", source, re.MULTILINE
+    )
 
 
 # TensorFlow

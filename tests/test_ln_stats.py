@@ -140,3 +140,16 @@ def test_what_is_not_finite_is_named(edit, tap, tmp_path, cli):
     r = cli("ln-stats", "-m", folder, "abc", "-q")
     assert (r.status, r.out) == (8, "")
     assert r.err.startswith(f"error: {tap}: NaN or Inf")
+
+
+def test_outputs_past_the_square_root_of_the_range(tmp_path, cli):
+    """ln_f/g of 1e22: the output is finite, its square is not in float32."""
+    folder = made_up.tiny(tmp_path / "m", lambda w: w["model/ln_f/g"].fill(1e22))
+    r = cli("ln-stats", "-m", folder, "abc", "--format", "json", "-q")
+    assert (r.status, r.err) == (0, "")
+    np.testing.assert_allclose(records(r.out)[-1]["rms"]["mean"], 1e22, rtol=1e-3)
+
+
+def test_what_truncate_leaves_out_is_said(T, cli):
+    r = cli("ln-stats", "-m", T, "abcdefgh" * 5, "--overflow", "truncate")
+    assert "note: 24 tokens past the context were left out" in r.err

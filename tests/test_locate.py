@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt2ln.errors import NotFound
-from gpt2ln.locate import DEMO, find, missing_files
+from gpt2ln.locate import DEMO, default_shelves, find, missing_files
 from gpt2ln.runtime import tf
 
 from . import tiny
@@ -406,3 +406,17 @@ def test_a_vocabulary_without_weights(T, tmp_path, cli):
 def test_an_empty_path_is_no_default(option, T, cli):
     r = cli("inspect", "-m", T, option, "")
     assert (r.status, r.out, r.err) == (2, "", f"error: {option}: empty, expected a path\n")
+
+
+def test_a_folder_with_the_old_name_is_found(T, tmp_path):
+    shutil.copytree(T, tmp_path / "117M")
+    assert find("117M", [tmp_path]).folder == tmp_path / "117M"
+    shutil.copytree(T, tmp_path / "124M")
+    assert find("117M", [tmp_path]).folder == tmp_path / "124M"
+
+
+def test_shelves_are_one_for_commands_and_for_python(tmp_path, monkeypatch):
+    assert default_shelves(None, {"XDG_DATA_HOME": "/d"}) == [Path("models"), Path("/d/gpt2ln/models")]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_shelves(None, {}) == [Path("models"), tmp_path / ".local/share/gpt2ln/models"]
+    assert default_shelves("~/m", {"XDG_DATA_HOME": "/d"}) == [tmp_path / "m"]

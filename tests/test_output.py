@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 
 import pytest
 
@@ -98,3 +99,40 @@ def test_a_table_lines_up():
     rows = [["a", "1", "x"], ["bbb", "22", ""]]
     assert as_table(["name", "n", "what"], rows, left=(0, 2)) == "name   n  what\na      1  x\nbbb   22\n"
     assert as_table(["a", "b"], []) == "a  b\n"
+
+
+def test_what_an_interrupted_run_left_is_not_overwritten(tmp_path):
+    (tmp_path / "out.part").write_text("precious")
+    with pytest.raises(UsageError, match=r"out\.part: exists, left by"), results(str(tmp_path / "out"), False):
+        pytest.fail("begun")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("out.part", "precious")]
+    with results(str(tmp_path / "out"), force=True) as out:
+        out.write("new")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("out", "new")]
+
+
+def test_ctrl_c_before_anything_was_written_leaves_nothing(tmp_path, capfd):
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / "out", "", KeyboardInterrupt())
+    assert list(tmp_path.iterdir()) == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_pipe_is_written_to_and_stays_one(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    with results(str(tmp_path / "pipe"), force=False) as out:
+        out.write("a line\n")
+    assert os.read(reader, 100) == b"a line\n"
+    os.close(reader)
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "link").symlink_to("real")
+    with results(str(tmp_path / "link"), force=True) as out:
+        out.write("new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_text() == "new"

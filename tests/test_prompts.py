@@ -81,12 +81,6 @@ def test_stdin_is_a_file_called_hyphen(take, monkeypatch, tmp_path):
             take(**{source: "-"})
 
 
-def test_stdin_that_is_closed_is_empty(take, monkeypatch):
-    monkeypatch.setattr("sys.stdin", None)
-    with fails(BadInput, "stdin: empty prompt", "--prefix-token eot"):
-        take(file="-")
-
-
 def test_each_line_is_a_text(take):
     assert [p.text for p in take(lines=b"a\n b \r\n-c")] == ["a", " b ", "-c"]
     assert [p.text for p in take(lines=b"a\n b \r\n-c\n")] == ["a", " b ", "-c"]

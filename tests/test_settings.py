@@ -1,8 +1,12 @@
+import math
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt2ln.errors import BadInput
+from gpt2ln.errors import BadInput, UsageError
+from gpt2ln.sample import Sampling
 from gpt2ln.settings import Settings, fit
 
 POLICIES = ["error", "truncate", "slide"]
@@ -112,3 +116,39 @@ def test_settings_by_default():
     s = Settings()
     assert (s.sampling.temperature, s.sampling.top_k, s.sampling.top_p, s.sampling.nucleus) == (1.0, 0, 1.0, "openai")
     assert (s.length, s.nsamples, s.batch_size, s.stop, s.stop_eot, s.overflow) == (None, 1, 1, (), False, "error")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"length": 0}, "length 0, expected 1 or more"),
+        ({"seed": -1}, "seed -1, expected 0 or more"),
+        ({"nsamples": 0}, "nsamples 0"),
+        ({"batch_size": 0}, "batch_size 0"),
+        ({"start_index": -1}, "start_index -1"),
+        ({"logprobs": -1}, "logprobs -1"),
+        ({"stop": "the end"}, "in a tuple"),
+        ({"stop": ("a", "")}, "texts to stop at"),
+        ({"overflow": "wrap"}, "expected error, truncate, slide"),
+    ],
+)
+def test_settings_are_checked_for_python_too(wrong, words):
+    with pytest.raises(UsageError, match=re.escape(words)):
+        Settings(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"temperature": -1}, "temperature -1"),
+        ({"temperature": math.nan}, "temperature nan"),
+        ({"temperature": math.inf}, "temperature inf"),
+        ({"top_k": -5}, "top_k -5"),
+        ({"top_p": 0}, "top_p 0"),
+        ({"top_p": 1.1}, "top_p 1.1"),
+        ({"nucleus": "HF"}, "expected openai or hf"),
+    ],
+)
+def test_sampling_is_checked_for_python_too(wrong, words):
+    with pytest.raises(UsageError, match=re.escape(words)):
+        Sampling(**wrong)

@@ -6,6 +6,7 @@
 import importlib
 import io
 import os
+import re
 import signal
 import sys
 import traceback
@@ -71,8 +72,7 @@ def main(argv: list[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     try:
         _invoke(argv)
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
         return 0
     except click.exceptions.Exit as end:
         return end.exit_code
@@ -91,7 +91,7 @@ def main(argv: list[str] | None = None) -> int:
     except MemoryError:
         return _say("out of memory; a smaller model or --batch-size 1 takes less", 5)
     except Exception as error:
-        if "-v" in argv or "--verbose" in argv:
+        if os.environ.get("GPT2LN_VERBOSE") or any(re.fullmatch("-[a-z]*v[a-z]*|--verbose", arg) for arg in argv):
             traceback.print_exc()
         return _say(f"a bug in gpt2ln: {type(error).__name__}: {error}; -v shows where, please report it", 70)
 
@@ -126,8 +126,7 @@ def _click_message(error: click.ClickException) -> str:
 def _give_up_stdout() -> None:
     """Forget it where it is what failed."""
     try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except OSError:
         _forget_stdout()
 
@@ -151,5 +150,8 @@ def run() -> None:
     """The console script."""
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed by whoever called
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
     _buffer_stdout()
     sys.exit(main())

@@ -29,4 +29,4 @@ def command(g, ids, file, raw):
         sys.stdout.flush()
         sys.stdout.buffer.write(bpe.decode_bytes(numbers))
     else:
-        click.echo(bpe.decode(numbers), nl=sys.stdout is not None and sys.stdout.isatty())
+        click.echo(bpe.decode(numbers), nl=sys.stdout.isatty())

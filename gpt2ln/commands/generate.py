@@ -39,6 +39,10 @@ SAMPLING = [
     click.option("--stop-eot/--no-stop-eot", default=False, show_default=True, help="End at <|endoftext|>."),
     click.option("--overflow", type=click.Choice(["error", "truncate", "slide"]), default="error", show_default=True,
                  help="When prompt + length pass the context."),
+    click.option("--nsamples", type=click.IntRange(min=1), default=1, show_default=True,
+                 help="Continuations of each prompt."),
+    click.option("--batch-size", type=click.IntRange(1, 65536), default=1, show_default=True,
+                 help="Sequences side by side; changes no text."),
 ]  # fmt: skip
 
 
@@ -51,16 +55,6 @@ def sampling_options(function: Callable) -> Callable:
 @command("generate", 'gpt2ln -m demo generate "ROMEO:" --length 40 --seed 1')
 @prompt_options
 @sampling_options
-@click.option(
-    "--nsamples", type=click.IntRange(min=1), default=1, show_default=True, help="Continuations of each prompt."
-)
-@click.option(
-    "--batch-size",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Sequences side by side; changes no text.",
-)
 @click.option(
     "--start-index", type=click.IntRange(0, 2**63), default=0, show_default=True, help="Index of the first sample."
 )
@@ -189,7 +183,7 @@ class JsonWriter:
         sampling = settings.sampling
         self._settings = {
             "temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p,
-            "nucleus": sampling.nucleus, "length": settings.length, "stop": list(settings.stop),
+            "nucleus": sampling.nucleus, "stop": list(settings.stop),
             "stop_eot": settings.stop_eot, "overflow": settings.overflow, "prefix_token": prefix_token,
         }  # fmt: skip
         self._include_prompt = include_prompt
@@ -202,7 +196,11 @@ class JsonWriter:
         if "\ufffd" in sample.text and raw.decode("utf-8", "ignore").encode() != raw:
             record["bytes_b64"] = base64.b64encode(raw).decode()
         record |= {"tokens": sample.tokens, "prompt_tokens": list(sample.context), "finish": sample.finish}
-        record |= {"seed": sample.seed, "settings": self._settings, "engine": self.model.engine.name}
+        record |= {
+            "seed": sample.seed,
+            "settings": self._settings | {"length": sample.length},
+            "engine": self.model.engine.name,
+        }
         record["model"] = {"name": self.model.place.name, "sha256": self.model.index_sha256}
         if self.settings.logprobs is not None:
             record["logprobs"] = sample.logprobs

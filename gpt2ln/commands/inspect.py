@@ -8,7 +8,7 @@ import numpy as np
 
 from ..checkpoint import Bundle, Entry, bad_sum, read_index, size_problems
 from ..errors import Damaged, NotFound, UsageError, first_five
-from ..taps import glob, near_names, split_list
+from ..taps import glob, near_names, one_choice, split_list
 from .options import command
 from .output import as_json, as_table
 
@@ -74,11 +74,13 @@ def _chosen(bundle: Bundle, globs: tuple[str, ...]) -> list[Entry]:
     names = [name.removeprefix("model/") for name in bundle.entries]
     chosen = set()
     for part in [part for text in globs for part in split_list(text) or [text]]:
-        match = glob(part).fullmatch
-        found = [name for name in bundle.entries if match(name) or match(name.removeprefix("model/"))]
-        if not found:
-            raise UsageError(f"no variable matches {part!r}{near_names(part, names)}; list them: gpt2ln inspect")
-        chosen.update(found)
+        for pattern in one_choice(part):  # the part itself first, then with one choice of its braces at a time
+            match = glob(pattern).fullmatch
+            found = [name for name in bundle.entries if match(name) or match(name.removeprefix("model/"))]
+            if not found:
+                near = near_names(pattern, names)
+                raise UsageError(f"no variable matches {pattern!r}{near}; list them: gpt2ln inspect")
+            chosen.update(found)
     return [entry for name, entry in bundle.entries.items() if name in chosen]
 
 

@@ -17,17 +17,14 @@ with contextlib.suppress(ImportError):
 
 @command("interact", "echo 'ROMEO:' | gpt2ln -m demo interact --length 20")
 @sampling_options
-@click.option(
-    "--nsamples", type=click.IntRange(min=1), default=1, show_default=True, help="Continuations of each prompt."
-)
 def command(g, **options):
     """Continue each line you type; the model is loaded once.  Ctrl-D ends.
 
     Prompts go to stderr, text to stdout.
     """
     model = g.open()
-    settings = make_settings(g, [], model.hparams.n_ctx, batch_size=1, **options)
-    g.afford(model, 1, model.hparams.n_ctx)
+    settings = make_settings(g, [], model.hparams.n_ctx, **options)
+    g.afford(model, settings.batch_size, model.hparams.n_ctx)
     _ = model.engine
     if hasattr(sys.stdin, "reconfigure"):  # UTF-8 under every locale, and a line that is not gets its own message
         sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape", newline="\n")
@@ -42,7 +39,7 @@ def command(g, **options):
             continue
         try:
             prompt = Prompt(tuple(model.bpe.encode(argument(line))), line)
-            make_settings(g, [prompt], model.hparams.n_ctx, batch_size=1, **(options | {"seed": settings.seed}))
+            make_settings(g, [prompt], model.hparams.n_ctx, **(options | {"seed": settings.seed}))
             run(g, model, [prompt], settings, TextWriter(sys.stdout, model, settings, "none", False), live=True)
         except BadInput as problem:
             click.echo(f"error: {problem}", err=True)

@@ -40,6 +40,8 @@ def command(g, text, file, lines, ids, jsonl, prefix_token, top_channels, overfl
     if not prompts:
         raise UsageError("ln-stats: nothing to read; give a TEXT, --file, --lines, --ids or --jsonl")
     documents = [part for p in prompts for part in _fit(p.ids, model.hparams.n_ctx, overflow)]
+    if left := sum(len(p.ids) for p in prompts) - sum(map(len, documents)):
+        g.note(f"note: {left} tokens past the context were left out (--overflow truncate)")
     g.afford(model, 1, max(map(len, documents)))
     with results(output, force) as out:
         engine = model.engine

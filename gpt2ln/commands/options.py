@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from ..bpe import Bpe
 from ..errors import BadInput, UsageError
-from ..locate import find
+from ..locate import default_shelves, find
 from ..spec import canonical
 
 SETTINGS = {
@@ -29,7 +29,7 @@ GLOBALS = [
     click.option("--checkpoint", metavar="PREFIX", help="Other weights for the same model."),
     click.option("--models-dir", metavar="DIR", help="Where models are kept.  [default: models]"),
     click.option("--device", metavar="cpu|gpu:N", help="Where to compute.  [default: cpu]"),
-    click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Threads.  [default: all cores]"),
+    click.option("--threads", type=click.IntRange(1, 1024), metavar="N", help="Threads.  [default: all cores]"),
     click.option("-q", "--quiet", is_flag=True, help="No notes on stderr."),
     click.option("-v", "--verbose", is_flag=True, help="More on stderr: estimates, TensorFlow's own log."),
 ]
@@ -56,11 +56,7 @@ class Globals:
 
     @property
     def shelves(self) -> list[Path]:
-        """Where models are looked for: the flag's folder alone, else `models` here and in the user's data folder."""
-        if self.models_dir is not None:
-            return [Path(os.path.expanduser(os.path.expandvars(self.models_dir)))]
-        data = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
-        return [Path("models"), Path(data) / "gpt2ln" / "models"]
+        return default_shelves(self.models_dir, os.environ)
 
     def note(self, text: str) -> None:
         if not self.quiet:

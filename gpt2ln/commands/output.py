@@ -16,31 +16,47 @@ from ..errors import NotFound, UsageError
 
 @contextlib.contextmanager
 def results(path: str | None, force: bool) -> Iterator[TextIO]:
-    """stdout, or `path`, written beside its name and renamed at the end.
+    """stdout, or `path`: a file is written as PATH.part and renamed at the end, a pipe or device as it comes.
 
-    After Ctrl-C what was written stays as PATH.part; after an error nothing stays.
+    After Ctrl-C what was written stays as PATH.part; after an error nothing stays.  Nothing is overwritten without
+    `force`, what an interrupted run has left neither.
     """
     if path is None or path == "-":
         yield sys.stdout
         return
-    target = Path(path)
+    target = _checked(Path(path), force)
+    if target.exists() and not target.is_file():
+        with target.open("w", encoding="utf-8", newline="\n") as file:
+            yield file
+        return
+    target = target.resolve()  # a link stays one
+    part = target.with_name(target.name + ".part")
+    try:
+        with part.open("w" if force else "x", encoding="utf-8", newline="\n") as file:
+            yield file
+    except FileExistsError:
+        raise UsageError(
+            f"{part}: exists, left by an interrupted run or used by another; --force overwrites it"
+        ) from None
+    except BaseException as cause:
+        kept = isinstance(cause, KeyboardInterrupt) and part.stat().st_size
+        if kept:
+            click.echo(f"interrupted: what was written is in {part}", err=True)
+        else:
+            part.unlink(missing_ok=True)
+        raise
+    part.replace(target)
+
+
+def _checked(target: Path, force: bool) -> Path:
+    """Refuse a target that cannot be one, before anything is computed."""
     if target.is_dir():
         raise UsageError(f"{target}: is a folder, expected the name of a file")
     if not target.parent.is_dir():
         raise NotFound(f"{target.parent.absolute()}: no such folder, make it first; it is to hold {target.name}")
-    if target.exists() and not force:
+    if target.is_file() and not force:
         raise UsageError(f"{target}: exists; --force overwrites it")
-    part = target.with_name(target.name + ".part")
-    try:
-        with part.open("w", encoding="utf-8", newline="\n") as file:
-            yield file
-    except KeyboardInterrupt:
-        click.echo(f"interrupted: what was written is in {part}", err=True)
-        raise
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-    part.replace(target)
+    return target
 
 
 def as_json(record: object) -> str:

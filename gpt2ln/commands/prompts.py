@@ -4,6 +4,7 @@ A text is taken as it is, blanks and last newline included.  What is not UTF-8 i
 """
 
 import json
+import math
 import os
 import re
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 import click
 
 from ..bpe import Bpe, check_ids
-from ..errors import BadInput, NotFound, UsageError
+from ..errors import BadInput, DiskError, NotFound, UsageError
 from ..prompt import Prompt
 from ..spec import EOT_TEXT
 
@@ -91,11 +92,13 @@ def _prompt(bpe: Bpe, where: str, record: dict, prefix: bool) -> Prompt:
 def read_file(name: str) -> bytes:
     """Bytes of a file; `-` is stdin."""
     if name == "-":
-        return sys.stdin.buffer.read() if sys.stdin is not None else b""
+        return sys.stdin.buffer.read()
     try:
         return Path(name).read_bytes()
     except (FileNotFoundError, IsADirectoryError, PermissionError) as cause:
         raise NotFound(f"{Path(name).absolute()}: {cause.strerror}") from None
+    except OSError as cause:
+        raise DiskError(f"{Path(name).absolute()}: {cause.strerror}") from None
 
 
 def called(name: str) -> str:
@@ -155,9 +158,13 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no number of JSON")
 
 
+def _finite(number: str) -> float:
+    return float(number) if math.isfinite(float(number)) else _refuse(number)
+
+
 def _record(line: str, where: str) -> dict:
     try:
-        record = json.loads(line, parse_constant=_refuse)
+        record = json.loads(line, parse_constant=_refuse, parse_float=_finite)
     except json.JSONDecodeError as cause:
         raise BadInput(f"{where}: not JSON: {cause.msg} at column {cause.colno}") from None
     except (RecursionError, ValueError) as cause:  # brackets without end, NaN, a number of thousands of digits

@@ -2,6 +2,7 @@
 
 import click
 
+from ..errors import Damaged
 from ..locate import Place
 from ..taps import PRESETS, all_taps, choose
 from ..weights import read_hparams
@@ -19,6 +20,8 @@ def command(g, globs, form):
     """
     place: Place = g.place()
     hparams, _ = read_hparams(place.file("hparams.json"))
+    if hparams.n_embd % hparams.n_head:
+        raise Damaged(f"{place.file('hparams.json')}: n_head {hparams.n_head} does not divide n_embd {hparams.n_embd}")
     chosen = choose(",".join(globs), hparams) if globs else all_taps(hparams)
     if form:
         for tap in chosen:
