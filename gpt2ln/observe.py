@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from .engine import Exact
-from .errors import NonFinite
 from .stats import NormStats
 from .taps import NORM_LEAVES, norm_scopes
 
@@ -21,13 +20,9 @@ def ln_stats(engine: Exact, documents: Iterable[Sequence[int]]) -> dict[str, Nor
     wanted = [f"{scope}/{leaf}" for scope in scopes for leaf in NORM_LEAVES]
     for ids in documents:
         for taps in engine.watch(ids, wanted):
-            _refuse_nonfinite(taps, wanted, len(ids))
             for scope in scopes:
-                total[scope] += NormStats.of({leaf: taps[f"{scope}/{leaf}"] for leaf in NORM_LEAVES})
+                seen = {leaf: taps[f"{scope}/{leaf}"] for leaf in NORM_LEAVES}
+                if not (np.isfinite(seen["var"]).all() and np.isfinite(seen["out"]).all()):
+                    raise engine.not_finite(ids)
+                total[scope] += NormStats.of(seen)
     return total
-
-
-def _refuse_nonfinite(taps: dict[str, np.ndarray], order: Sequence[str], tokens: int) -> None:
-    for name in order:
-        if not np.isfinite(taps[name]).all():
-            raise NonFinite(f"{name}: NaN or Inf in the forward pass of {tokens} tokens, expected finite")
