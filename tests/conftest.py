@@ -8,11 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 import gpt2ln
 from gpt2ln import commands
 
 from . import tiny as made_up
+
+settings.register_profile("shared machine", deadline=None)  # a slow example says nothing about the code
+settings.load_profile("shared machine")
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
