@@ -5,6 +5,7 @@ Each sequence is computed on its own: its numbers are a function of its own toke
 `--batch-size`.)  Sequences of a batch still share the machine, one a thread.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -20,6 +21,13 @@ from .spec import HParams
 CHUNK = 256  # positions of a prompt computed at once: half of the scores of a long prompt lie above the diagonal
 NOT_FINITE = "NaN or Inf in the forward pass"
 SMALLEST = 128  # positions a cache has room for at first; the room doubles when it is full
+
+
+Frozen = Mapping[str, np.ndarray]  # tap name -> [T, 1]
+
+
+class _Enough(Exception):
+    """The last wanted tap has been seen."""
 
 
 class Cache:
@@ -96,34 +104,50 @@ class Exact:
         self._prompt = self._function(None, self._last_logits)
         self._step = self._function(1, self._last_logits)
         self._pool = ThreadPoolExecutor(threads)
-        self._watching = cache(lambda wanted: self._function(None, lambda *args: self._taps(wanted, *args)))
+        self._watching = cache(self._watcher)
 
-    def _function(self, T: int | None, body: Callable) -> Callable:
-        """One graph for every length: only `T`, 1 or open, is part of its signature."""
+    def _function(self, T: int | None, body: Callable, given: Sequence[str] = ()) -> Callable:
+        """One graph for every length: only `T`, 1 or open, and the taps `given` are part of its signature."""
         hp = self.hparams
         held = [tf.TensorSpec([1, hp.n_head, None, hp.head_dim])] * hp.n_layer
-        signature = [tf.TensorSpec([1, T], tf.int32), tf.TensorSpec([], tf.int32), held, held]
+        frozen = {name: tf.TensorSpec([1, T, 1]) for name in given}
+        signature = [tf.TensorSpec([1, T], tf.int32), tf.TensorSpec([], tf.int32), held, held, frozen]
 
-        def traced(ids, length, k, v):
+        def traced(ids, length, k, v, frozen):
             self.traces += 1
-            return body(ids, _Past(length, k, v, tf.shape(ids)[1] if T is None else T))
+            return body(ids, _Past(length, k, v, tf.shape(ids)[1] if T is None else T), frozen)
 
         return tf.function(traced, input_signature=signature, autograph=False)
 
-    def _last_logits(self, ids, past):
+    def _last_logits(self, ids, past, _):
         """-> [V] logits after the last id; whether every variance is finite; an infinite one leaves no trace there."""
         seen = {}
         logits = model(ids, Scope("model", self.weights, seen.__setitem__), hparams=self.hparams, past=past, last=True)
-        variances = tf.concat([x for name, x in seen.items() if name.endswith("/var")], axis=0)
-        return logits[0, -1], tf.reduce_all(tf.math.is_finite(variances))
+        return logits[0, -1], _all_finite([x for name, x in seen.items() if name.endswith("/var")])
 
-    def _taps(self, wanted, ids, past):
-        seen = {}
-        model(ids, Scope("model", self.weights, seen.__setitem__), hparams=self.hparams, past=past)
-        return {name: seen[name][0] for name in wanted}
+    def _watcher(self, wanted: tuple[str, ...], given: tuple[str, ...]) -> Callable:
+        """The graph that ends where the last wanted tap is: what lies behind it is not even traced."""
 
-    def _call(self, function, ids, cache: Cache):
-        out = function(tf.constant([ids], tf.int32), tf.constant(cache.length), cache.k, cache.v)
+        def body(ids, past, frozen):
+            seen, missing = {}, set(wanted)
+
+            def tap(name, x):
+                seen[name] = x
+                missing.discard(name)
+                if not missing:
+                    raise _Enough
+
+            with contextlib.suppress(_Enough):
+                model(ids, Scope("model", self.weights, tap, frozen), hparams=self.hparams, past=past)
+            checked = [x for name, x in seen.items() if name in wanted or name.endswith("/var")]
+            return {name: seen[name][0] for name in wanted}, _all_finite(checked)
+
+        return self._function(None, body, given)
+
+    def _call(self, function, ids, cache: Cache, frozen: Frozen | None = None):
+        here = slice(cache.length, cache.length + len(ids))
+        frozen = {name: tf.constant(x[None, here], tf.float32) for name, x in (frozen or {}).items()}
+        out = function(tf.constant([ids], tf.int32), tf.constant(cache.length), cache.k, cache.v, frozen)
         cache.ids += ids
         return out
 
@@ -152,34 +176,44 @@ class Exact:
             raise self.not_finite(cache.ids)
         return logits
 
-    def watch(self, ids: Sequence[int], wanted: Sequence[str]) -> Iterable[dict[str, np.ndarray]]:
-        """The wanted taps, a chunk of positions at a time, computed as `prefill` computes.
+    def watch(
+        self, ids: Sequence[int], wanted: Sequence[str], frozen: Frozen | None = None
+    ) -> Iterable[tuple[dict[str, np.ndarray], bool]]:
+        """The wanted taps, a chunk of positions at a time, computed as `prefill` computes; whether all is finite.
 
-        Each array has its positions first, or second where there are heads: [T, ...] or [H, T, ...].
+        Each array has its positions first, or second where there are heads: [T, ...] or [H, T, ...].  All: the wanted
+        taps and the variances on the way to them.  frozen: `mean` and `rstd` of some norms that stand in place of what
+        they would compute.
         """
         cache = Cache(self.hparams, len(ids))
-        function = self._watching(tuple(wanted))
+        function = self._watching(tuple(wanted), tuple(frozen or ()))
         for chunk in self._chunks(ids):
-            yield {name: np.asarray(x) for name, x in self._call(function, chunk, cache).items()}  # no copy
+            taps, finite = self._call(function, chunk, cache, frozen)
+            yield {name: np.asarray(x) for name, x in taps.items()}, bool(finite)  # no copy
 
-    def not_finite(self, ids: Sequence[int]) -> NonFinite:
+    def not_finite(self, ids: Sequence[int], frozen: Frozen | None = None) -> NonFinite:
         """The error that says which value of the forward pass is the first that is not finite."""
         order = []
 
-        def body(ids, past):
+        def body(ids, past, frozen):
             finite = []
 
             def watch(name, x):
                 order.append(name)
-                finite.append(tf.reduce_all(tf.math.is_finite(x)))
+                finite.append(_all_finite([x]))
 
-            model(ids, Scope("model", self.weights, watch), hparams=self.hparams, past=past)
+            model(ids, Scope("model", self.weights, watch, frozen), hparams=self.hparams, past=past)
             return tf.stack(finite)
 
-        finite = self._call(self._function(None, body), list(ids), Cache(self.hparams, len(ids))).numpy()
+        function = self._function(None, body, tuple(frozen or ()))
+        finite = self._call(function, list(ids), Cache(self.hparams, len(ids)), frozen).numpy()
         first = order[int(finite.argmin())] if not finite.all() else "logits"
         where = f"{first}: {NOT_FINITE} of {len(ids)} tokens, expected finite"
         return NonFinite(f"{where}; look at the weights: gpt2ln inspect --stats")
+
+
+def _all_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    return tf.reduce_all(tf.stack([tf.reduce_all(tf.math.is_finite(x)) for x in tensors]))
 
 
 def to_tensors(arrays: Iterable[tuple[str, np.ndarray]]) -> dict[str, tf.Tensor]:

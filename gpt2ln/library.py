@@ -4,9 +4,8 @@ Opening checks the whole folder at once and reads no weights.  `bpe` and `engine
 only `engine` needs TensorFlow.
 """
 
-import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -15,7 +14,9 @@ from .checkpoint import Bundle, read_index
 from .checkpoint import load as load_arrays
 from .errors import BadInput, Damaged, NotFound, first_five
 from .locate import Place, default_shelves, find, missing_files
+from .shards import sha256
 from .spec import variables
+from .taps import choose, norm_scopes
 from .weights import check, read_hparams
 
 
@@ -49,15 +50,40 @@ class Model:
         from .engine import Exact, to_tensors
         from .runtime import configure
 
-        threads = configure(threads=self._threads, device=self._device)
+        self._threads = configure(threads=self._threads, device=self._device)
         weights = to_tensors(load_arrays(self.bundle, variables(self.hparams)))
-        return Exact(self.hparams, weights, threads=threads)
+        return Exact(self.hparams, weights, threads=self._threads)
 
     @cached_property
     def index_sha256(self) -> str:
         """Digest of the index file, which holds the sums of all weights: it names them."""
-        path = self.place.prefix.with_name(self.place.prefix.name + ".index")
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return sha256(self.place.prefix.with_name(self.place.prefix.name + ".index"))
+
+    def provenance(self) -> dict:
+        """What the numbers of a run depend on.  The model's name and place are no part of it: its digests are."""
+        from . import __version__
+        from .engine import CHUNK
+        from .runtime import facts
+
+        engine = self.engine
+        files = {name: sha256(self.place.file(name)) for name in ("encoder.json", "vocab.bpe")}
+        return {
+            "gpt2ln": __version__,
+            "model": {"index_sha256": self.index_sha256, "hparams": self.hparams.as_dict()},
+            "tokenizer_sha256": files,
+            "engine": engine.name,
+            "chunk": CHUNK,
+            **facts(threads=self._threads, device=self._device),
+        }
+
+    def gains(self) -> dict[str, dict]:
+        """`g` and `b` of every LayerNorm, as the checkpoint has them: [C] float32."""
+        wanted = {name: shape for name, shape in variables(self.hparams).items() if "/ln_" in name}
+        out: dict[str, dict] = {norm: {} for norm in norm_scopes(self.hparams)}
+        for name, array in load_arrays(self.bundle, wanted):
+            norm, leaf = name.removeprefix("model/").rsplit("/", 1)
+            out[norm][leaf] = array.copy()
+        return out
 
     def bytes_needed(self, sequences: int, positions: int) -> int:
         """Weights, and keys and values of that many sequences of that many positions."""
@@ -80,17 +106,36 @@ class Model:
             raise BadInput("0 tokens, expected at least 1")
         return ids
 
+    def observe(
+        self,
+        text_or_ids: str | Sequence[int],
+        taps: str = "@ln-stats",
+        *,
+        layers: str | None = None,
+        ln_from: Mapping | None = None,
+    ) -> dict:
+        """Activations by name: {"h0/ln_1/mean": [T, 1], "h0/out": [T, C], "h0/attn/probs": [T, H, T], ...} float32.
+
+        ln_from: what `observe` or `dump` gave for `<norm>/mean` and `<norm>/rstd`, put in place of what those norms
+        would compute.  NonFinite names the first tap that is not finite.
+        """
+        from .observe import observe
+        from .replay import frozen_from
+
+        ids = self._fitting(text_or_ids)
+        wanted = [tap.name for tap in choose(taps, self.hparams, layers=layers)]
+        frozen = None if ln_from is None else frozen_from(ln_from, len(ids), norm_scopes(self.hparams))
+        return observe(self.engine, ids, wanted, frozen=frozen)
+
     def logits(self, text_or_ids: str | Sequence[int]):
         """-> [T, V] float32: row t scores the token after position t.  NonFinite names the first tap that is not."""
-        import numpy as np
+        return self.observe(text_or_ids, "logits")["logits"]
 
+    def _fitting(self, text_or_ids: str | Sequence[int]) -> list[int]:
         ids = self.ids(text_or_ids)
         if len(ids) > self.hparams.n_ctx:
             raise BadInput(f"{len(ids)} tokens, expected 1..{self.hparams.n_ctx}")
-        logits = np.concatenate([chunk["logits"] for chunk in self.engine.watch(ids, ["logits"])])
-        if not np.isfinite(logits).all():
-            raise self.engine.not_finite(ids)
-        return logits
+        return ids
 
     def generate(self, text_or_ids: str | Sequence[int], **settings) -> Iterator:
         """`generate.Sample`s; settings are those of `generate.Settings`, and of `sample.Sampling` in `sampling`."""

@@ -14,9 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from .runtime import tf
-from .spec import HParams
-
-EPSILON = 1e-5
+from .spec import EPSILON, HParams
 
 Mask = tuple[tf.Tensor, tf.Tensor]  # 1 where a position may be seen, 1e10 where it may not; both [1, 1, T, S]
 
@@ -32,6 +30,7 @@ class Scope:
     name: str
     weights: Mapping[str, tf.Tensor]
     tap: Callable[[str, tf.Tensor], None] | None = None
+    given: Mapping[str, tf.Tensor] | None = None  # by tap: values that stand in place of those computed (replay)
 
     def __truediv__(self, leaf: str) -> "Scope":
         return replace(self, name=f"{self.name}/{leaf}")
@@ -42,7 +41,15 @@ class Scope:
     def see(self, **values: tf.Tensor) -> None:
         if self.tap is not None:
             for leaf, value in values.items():
-                self.tap(f"{self.name}/{leaf}".removeprefix("model/"), value)
+                self.tap(self._named(leaf), value)
+
+    def or_given(self, **value: tf.Tensor) -> tf.Tensor:
+        """The value computed, or the one that was given for it."""
+        ((leaf, computed),) = value.items()
+        return computed if self.given is None else self.given.get(self._named(leaf), computed)
+
+    def _named(self, leaf: str) -> str:
+        return f"{self.name}/{leaf}".removeprefix("model/")
 
 
 class Past(Protocol):
@@ -83,9 +90,9 @@ def norm(x: tf.Tensor, scope: Scope, *, epsilon: float = EPSILON) -> tf.Tensor:
     The order of operations is the point: a fused kernel, a division by `sqrt(s + epsilon)` or `(x - u) * (r * g)`
     compute the same function with other roundings.  `runtime` keeps TensorFlow from rewriting it.
     """
-    u = tf.reduce_mean(x, axis=-1, keepdims=True)
+    u = scope.or_given(mean=tf.reduce_mean(x, axis=-1, keepdims=True))
     s = tf.reduce_mean(tf.square(x - u), axis=-1, keepdims=True)  # divided by C, not C - 1
-    r = tf.math.rsqrt(s + epsilon)
+    r = scope.or_given(rstd=tf.math.rsqrt(s + epsilon))
     n = (x - u) * r
     y = n * scope["g"] + scope["b"]
     scope.see(mean=u, var=s, rstd=r, norm=n, out=y)

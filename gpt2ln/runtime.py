@@ -7,9 +7,11 @@ first operation.  Importing this module costs the 2-3 s of TensorFlow's own impo
 import contextlib
 import logging
 import os
+import platform
 import tempfile
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from .errors import NotFound, UsageError
 
@@ -93,6 +95,28 @@ def configure(*, threads: int | None = None, device: str = "cpu") -> int:
     for gpu in chosen:
         tf.config.experimental.set_memory_growth(gpu, True)
     return threads or len(os.sched_getaffinity(0))
+
+
+def facts(*, threads: int, device: str) -> dict:
+    """What the digits of a result depend on beside the model and the text."""
+    return {
+        "tensorflow": tf.__version__,
+        "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1") != "0",
+        "tf32": tf.config.experimental.tensor_float_32_execution_enabled(),
+        "threads": threads,
+        "device": device,
+        "cpu": _cpu(),
+    }
+
+
+def _cpu() -> str:
+    """The processor as the system names it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
 
 
 def _gpu_numbers(device: str) -> list[int]:

@@ -6,6 +6,7 @@ The one idea: `variables(hparams)` is the whole contract between a checkpoint an
 from dataclasses import asdict, dataclass
 
 EOT_TEXT = "<|endoftext|>"
+EPSILON = 1e-5  # of every LayerNorm, inside the root
 MODEL_FILES = ("hparams.json", "encoder.json", "vocab.bpe")
 
 

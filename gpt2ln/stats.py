@@ -1,46 +1,34 @@
-"""Accumulators over taps that merge: the statistics of two halves are those of the whole.
+"""What every LayerNorm did, over any number of texts, by position and by channel: accumulated, merged, written, read.
 
-Moments follow Chan, Golub and LeVeque (1979): count, mean and sum of squared deviations, in float64.
+Moments follow Welford where a token is added and Chan, Golub and LeVeque (1979) where two runs are merged.  Everything
+is kept by position, since position 0 is unlike all others; what is said of all tokens is pooled from that.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-STATISTICS = ("mean", "var", "rstd", "rms")
+from .errors import BadInput
+from .spec import EPSILON
+from .tally import BINS, Tally, bins, quantiles
+
+STATISTICS = ("mean", "var", "rstd", "rms")  # rms: root mean square of the norm's output over channels
+SKETCHED = ("mean", "var")  # kept as histograms too; rstd falls as var rises, its quantiles follow
+MASSIVE = 0.1  # a channel is massive at a token where it alone holds that share of the variance
+SMALL = 100 * EPSILON  # below it epsilon changes rstd by half a percent or more
+_POSITIONS = 1 << 20
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Of a set of numbers: how many, their mean, squared deviations, extremes."""
+    """Of a set of numbers."""
 
-    count: int = 0
-    mean: float = 0.0
-    m2: float = 0.0
-    min: float = np.inf
-    max: float = -np.inf
-
-    @classmethod
-    def of(cls, values: np.ndarray) -> "Moments":
-        values = np.asarray(values, np.float64).ravel()
-        if values.size == 0:
-            return cls()
-        mean = float(values.mean())
-        return cls(values.size, mean, float(((values - mean) ** 2).sum()), float(values.min()), float(values.max()))
-
-    def __add__(self, other: "Moments") -> "Moments":
-        count = self.count + other.count
-        if count == 0:
-            return self
-        delta = other.mean - self.mean
-        mean = self.mean + delta * other.count / count
-        m2 = self.m2 + other.m2 + delta * delta * self.count * other.count / count
-        return Moments(count, mean, m2, min(self.min, other.min), max(self.max, other.max))
-
-    @property
-    def std(self) -> float:
-        """Population standard deviation; 0 for a single number."""
-        return float(np.sqrt(self.m2 / self.count)) if self.count else 0.0
+    count: int
+    mean: float
+    std: float  # population
+    min: float
+    max: float
 
 
 def _squares(x: np.ndarray, axes: str) -> np.ndarray:
@@ -50,29 +38,159 @@ def _squares(x: np.ndarray, axes: str) -> np.ndarray:
     return sums if np.isfinite(sums).all() else np.einsum(axes, x, x, dtype=np.float64)
 
 
-@dataclass(frozen=True)
-class NormStats:
-    """What one LayerNorm did: moments of its statistics over tokens, and which channels hold the variance.
+@dataclass
+class LnStats:
+    """N norms of width C over positions 0 ... P - 1; `moments` are mean, squared deviations, min, max [4, N, 4, P]."""
 
-    `rms` is the root mean square of the output over channels; `power` the sum over tokens of `norm` squared, [C].
-    """
-
-    moments: dict[str, Moments] = field(default_factory=lambda: dict.fromkeys(STATISTICS, Moments()))
-    power: np.ndarray | float = 0.0
+    norms: tuple[str, ...]
+    width: int
+    documents: int = 0
+    count: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # [P] tokens
+    moments: np.ndarray | None = None
+    small: np.ndarray | None = None  # [N, P] tokens whose variance is below SMALL
+    values: Tally = field(default_factory=Tally)  # norm, statistic, position, bin
+    massive: Tally = field(default_factory=Tally)  # norm, channel, position
+    power: np.ndarray | None = None  # [N, C] sum of `norm` squared over tokens
+    peak: np.ndarray | None = None  # [N, C] largest |norm|, where it is, and the value of x there
+    peak_at: np.ndarray | None = None
+    peak_x: np.ndarray | None = None
 
     @classmethod
-    def of(cls, taps: dict[str, np.ndarray]) -> "NormStats":
-        """taps: `mean`, `var`, `rstd` [T, 1], `norm`, `out` [T, C]"""
-        rms = np.sqrt(_squares(taps["out"], "tc,tc->t") / taps["out"].shape[1])
-        moments = {k: Moments.of(taps[k]) for k in ("mean", "var", "rstd")} | {"rms": Moments.of(rms)}
-        return cls(moments, _squares(taps["norm"], "tc,tc->c").astype(np.float64))
+    def empty(cls, norms: Sequence[str], width: int) -> "LnStats":
+        N, C = len(norms), width
+        new = cls(tuple(norms), width, moments=np.zeros((4, N, 4, 0)), small=np.zeros((N, 0), np.int64))
+        new.power, new.peak = np.zeros((N, C)), np.full((N, C), -1.0)
+        new.peak_at, new.peak_x = np.zeros((N, C), np.int64), np.zeros((N, C))
+        return new
 
-    def __add__(self, other: "NormStats") -> "NormStats":
-        moments = {k: self.moments[k] + other.moments[k] for k in STATISTICS}
-        return NormStats(moments, self.power + other.power)
+    @property
+    def tokens(self) -> int:
+        return int(self.count.sum())
 
-    def top_channels(self, k: int) -> list[tuple[int, float]]:
-        """The k channels that hold most of the variance, each with its share of it, from 0 to 1."""
-        power = np.asarray(self.power)
-        order = np.argsort(-power, kind="stable")[:k]
-        return [(int(c), float(power[c] / max(power.sum(), np.finfo(float).tiny))) for c in order]
+    @property
+    def positions(self) -> int:
+        return len(self.count)
+
+    def _reserve(self, positions: int) -> None:
+        more = positions - self.positions
+        if more > 0:
+            fill = np.broadcast_to(
+                np.array([0, 0, np.inf, -np.inf])[:, None, None, None], (*self.moments.shape[:3], more)
+            )
+            self.moments = np.concatenate([self.moments, fill], axis=-1)
+            self.small = np.pad(self.small, ((0, 0), (0, more)))
+            self.count = np.pad(self.count, (0, more))
+
+    def add(self, taps: Mapping[str, np.ndarray], start: int) -> None:
+        """One text's positions from `start` on.  taps: `<norm>/mean`, `var`, `rstd` [t, 1], `norm`, `out` [t, C]"""
+        t = len(taps[f"{self.norms[0]}/mean"])
+        x = np.empty((len(self.norms), 4, t))
+        for n, norm in enumerate(self.norms):
+            for s, leaf in enumerate(("mean", "var", "rstd")):
+                x[n, s] = taps[f"{norm}/{leaf}"][:, 0]
+            x[n, 3] = np.sqrt(_squares(taps[f"{norm}/out"], "tc,tc->t") / self.width)
+            self._add_channels(n, taps[f"{norm}/norm"], x[n], start)
+        self._reserve(start + t)
+        here = slice(start, start + t)
+        self.count[here] += 1
+        mean, m2, low, high = self.moments[..., here]
+        delta = x - mean
+        mean += delta / self.count[here]
+        m2 += delta * (x - mean)
+        np.minimum(low, x, out=low)
+        np.maximum(high, x, out=high)
+        self.small[:, here] += x[:, 1] < SMALL
+        group = np.arange(len(self.norms) * 2).reshape(-1, 2, 1) * _POSITIONS + np.arange(start, start + t)
+        self.values.add(group * BINS + bins(x[:, :2]))
+
+    def _add_channels(self, n: int, norm: np.ndarray, x: np.ndarray, start: int) -> None:
+        self.power[n] += _squares(norm, "tc,tc->c")
+        size = np.abs(norm)
+        top = size.max(axis=0)
+        rising = np.flatnonzero(top > self.peak[n])
+        if len(rising):
+            at = size[:, rising].argmax(axis=0)
+            self.peak[n, rising], self.peak_at[n, rising] = top[rising], start + at
+            self.peak_x[n, rising] = norm[at, rising] / x[2, at] + x[0, at]
+        limit = np.sqrt(MASSIVE * self.width)
+        channels = np.flatnonzero(top >= limit)
+        if len(channels):
+            at, which = np.nonzero(size[:, channels] >= limit)
+            self.massive.add((n * self.width + channels[which]) * _POSITIONS + start + at)
+
+    def __add__(self, other: "LnStats") -> "LnStats":
+        """Of both runs.  BadInput where they are not of the same norms."""
+        if (self.norms, self.width) != (other.norms, other.width):
+            raise BadInput(f"{len(self.norms)} norms of width {self.width}, and {len(other.norms)} of {other.width}")
+        P = max(self.positions, other.positions)
+        self._reserve(P)
+        other._reserve(P)
+        a, b, count = self.count, other.count, self.count + other.count
+        (mean, m2, low, high), (mean_b, m2_b, low_b, high_b) = self.moments, other.moments
+        delta = mean_b - mean
+        moments = [mean + delta * b / count, m2 + m2_b + delta**2 * a * b / count]
+        moments += [np.minimum(low, low_b), np.maximum(high, high_b)]
+        later = (other.peak > self.peak) | ((other.peak == self.peak) & (other.peak_at < self.peak_at))
+        peaks = [np.where(later, getattr(other, k), getattr(self, k)) for k in ("peak", "peak_at", "peak_x")]
+        tallies = self.values + other.values, self.massive + other.massive
+        documents, small = self.documents + other.documents, self.small + other.small
+        power = self.power + other.power
+        return LnStats(self.norms, self.width, documents, count, np.stack(moments), small, *tallies, power, *peaks)
+
+    def pooled(self, n: int, statistic: str, positions: slice = slice(None)) -> Moments:
+        """Of one norm, over tokens at these positions."""
+        count = self.count[positions]
+        mean, m2, low, high = self.moments[:, n, STATISTICS.index(statistic), positions]
+        total = int(count.sum())
+        middle = float((count * mean).sum() / total)
+        squares = float(m2.sum() + (count * (mean - middle) ** 2).sum())
+        return Moments(total, middle, float(np.sqrt(squares / total)), float(low.min()), float(high.max()))
+
+    def quantiles(self, n: int, statistic: str, q: Sequence[float], positions: slice = slice(None)) -> list[float]:
+        """Within 1.6 % of the value, never outside what was seen.  statistic: one of SKETCHED"""
+        first, last, _ = positions.indices(self.positions)
+        group = (n * 2 + SKETCHED.index(statistic)) * _POSITIONS
+        keys, counts = self.values.between((group + first) * BINS, (group + last) * BINS)
+        seen = self.pooled(n, statistic, positions)
+        return np.clip(quantiles(keys % BINS, counts, q), seen.min, seen.max).tolist()
+
+    def massive_of(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Channels of a norm that were massive, one entry a position, and at how many tokens there."""
+        keys, counts = self.massive.between(n * self.width * _POSITIONS, (n + 1) * self.width * _POSITIONS)
+        return keys // _POSITIONS % self.width, counts
+
+    def massive_at(self, n: int, channel: int) -> tuple[np.ndarray, np.ndarray]:
+        """Positions at which a channel was massive, and at how many tokens there."""
+        group = n * self.width + channel
+        keys, counts = self.massive.between(group * _POSITIONS, (group + 1) * _POSITIONS)
+        return keys % _POSITIONS, counts
+
+    def shares(self, n: int) -> np.ndarray:
+        """[C] part of the variance that each channel holds, from 0 to 1."""
+        return self.power[n] / max(self.power[n].sum(), np.finfo(float).tiny)
+
+    def record(self) -> dict:
+        """As JSON, every digit kept."""
+        arrays = {k: getattr(self, k).tolist() for k in _ARRAYS}
+        tallies = {"values": self.values.record(), "massive": self.massive.record()}
+        return {"norms": list(self.norms), "width": self.width, "documents": self.documents, **arrays, **tallies}
+
+    @classmethod
+    def of(cls, record: Mapping) -> "LnStats":
+        arrays = {k: np.array(record[k], dtype) for k, dtype in _ARRAYS.items()}
+        new = cls(tuple(record["norms"]), record["width"], record["documents"], **arrays)
+        new.values, new.massive = Tally.of(record["values"]), Tally.of(record["massive"])
+        N, C, P = len(new.norms), new.width, new.positions
+        shapes = {
+            "moments": (4, N, 4, P),
+            "small": (N, P),
+            **dict.fromkeys(("power", "peak", "peak_at", "peak_x"), (N, C)),
+        }
+        for name, shape in shapes.items():
+            if arrays[name].shape != shape:
+                raise ValueError(f"{name} has shape {list(arrays[name].shape)}, expected {list(shape)}")
+        return new
+
+
+_ARRAYS = {"count": np.int64, "moments": np.float64, "small": np.int64, "power": np.float64,
+           "peak": np.float64, "peak_at": np.int64, "peak_x": np.float64}  # fmt: skip

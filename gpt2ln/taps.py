@@ -10,11 +10,37 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from . import aliases
 from .errors import UsageError
 from .spec import HParams
 
 NORM_LEAVES = ("mean", "var", "rstd", "norm", "out")
 WIDEST = 1000  # of a range in braces; no GPT-2 has as many layers
+FORMULAS_VERSION = 1  # rises when one of FORMULAS changes its meaning
+FORMULAS = {
+    "wte/out": "wte[id]",
+    "wpe/out": "wpe[position]",
+    "embed": "wte/out + wpe/out",
+    "in": "residual stream into the block",
+    "mean": "u = mean of x over C",
+    "var": "s = mean of (x - u)^2 over C, biased, before epsilon",
+    "rstd": "r = rsqrt(s + 1e-5)",
+    "norm": "n = (x - u) * r",
+    "ln/out": "n * g + b",
+    "attn/q": "queries, heads split",
+    "attn/k": "keys, heads split",
+    "attn/v": "values, heads split",
+    "attn/scores": "q k^T * rsqrt(D), -1e10 where masked",
+    "attn/probs": "softmax of scores",
+    "attn/z": "probs v, heads merged, before c_proj",
+    "attn/out": "c_proj of z",
+    "mid": "in + attn/out",
+    "mlp/fc": "c_fc of ln_2/out",
+    "mlp/gelu": "gelu of fc, tanh form",
+    "mlp/out": "c_proj of gelu",
+    "out": "mid + mlp/out, residual stream out",
+    "logits": "ln_f/out wte^T",
+}
 PRESETS = {
     "@ln-stats": "**/ln_*/{mean,var,rstd},ln_f/{mean,var,rstd}",
     "@ln": "**/ln_*/*,ln_f/*",
@@ -38,6 +64,14 @@ class Tap:
         for axis in self.shape:
             size *= T if axis == "T" else axis
         return size
+
+
+def formula(name: str) -> str:
+    """What a tap is, in the letters of `model.norm`: x is `in` for ln_1, `mid` for ln_2, the last `out` for ln_f."""
+    *_, scope, leaf = "", *name.split("/")
+    if scope.startswith("ln_"):
+        return FORMULAS.get(f"ln/{leaf}") or FORMULAS[leaf]
+    return FORMULAS.get(f"{scope}/{leaf}") or FORMULAS[leaf]
 
 
 def norm_scopes(hparams: HParams) -> list[str]:
@@ -64,8 +98,11 @@ def all_taps(hparams: HParams) -> list[Tap]:
     return [Tap(name, shape) for name, shape in shapes.items()]
 
 
-def choose(spec: str, hparams: HParams) -> list[Tap]:
-    """The taps that `spec` picks, in order.  UsageError when a part of it, or a choice in braces, matches nothing."""
+def choose(spec: str, hparams: HParams, *, layers: str | None = None, stop_after: str | None = None) -> list[Tap]:
+    """The taps that `spec` picks, in order.  UsageError when a part of it, or a choice in braces, matches nothing.
+
+    layers: "0,3-5,-1" keeps taps of those blocks alone.  stop_after: a tap; what is computed after it is left out.
+    """
     taps, parts = all_taps(hparams), split_list(spec)
     names = [tap.name for tap in taps]
     chosen = set(names) if parts and parts[0].startswith("!") else set()
@@ -76,14 +113,55 @@ def choose(spec: str, hparams: HParams) -> list[Tap]:
             if not _found(single, names, hparams.n_layer):
                 raise UsageError(_no_match(single, names, hparams.n_layer))
         chosen = chosen - found if part.startswith("!") else chosen | found
+    if layers is not None:
+        kept = parse_layers(layers, hparams.n_layer)
+        chosen = {name for name in chosen if _layer(name) in kept}
+    if stop_after is not None:
+        chosen &= set(names[: names.index(one(stop_after, hparams).name) + 1])
     if not chosen:
-        raise UsageError(f"no tap is left by {spec!r}; list them: gpt2ln taps")
+        limits = {"--layers": layers, "--stop-after": stop_after}
+        within = "".join(f" with {option} {value}" for option, value in limits.items() if value is not None)
+        raise UsageError(f"no tap is left by {spec!r}{within}; list them: gpt2ln taps")
     return [tap for tap in taps if tap.name in chosen]
 
 
+def one(pattern: str, hparams: HParams) -> Tap:
+    """The single tap that a pattern names; UsageError where it names several."""
+    found = choose(pattern, hparams)
+    if len(found) > 1:
+        raise UsageError(f"{pattern!r} is {len(found)} taps, {found[0].name} ... {found[-1].name}; expected one")
+    return found[0]
+
+
+def _layer(name: str) -> int | None:
+    block = re.match(r"h([0-9]+)/", name)
+    return int(block[1]) if block else None
+
+
+def parse_layers(text: str, n_layer: int) -> set[int]:
+    """ "0,3-5,-1" -> blocks; -1 is the last.  UsageError for what is no layer of the model."""
+    chosen: set[int] = set()
+    for part in text.split(","):
+        span = re.fullmatch(r"\s*(-?[0-9]{1,9})(?:-(-?[0-9]{1,9}))?\s*", part)
+        if span is None:
+            raise UsageError(f"layers {text!r}: {part.strip()!r} is no layer; expected numbers and ranges: 0,3-5,-1")
+        ends = [int(end) for end in span.groups() if end is not None]
+        for end in ends:
+            if not -n_layer <= end < n_layer:
+                raise UsageError(f"layers {text!r}: {end} is out of range; this model has 0..{n_layer - 1}")
+        first, last = (end % n_layer for end in (ends[0], ends[-1]))
+        if last < first:
+            raise UsageError(f"layers {text!r}: {part.strip()!r} is no rising range")
+        chosen |= set(range(first, last + 1))
+    return chosen
+
+
 def _found(pattern: str, names: Iterable[str], n_layer: int) -> set[str]:
+    """Our names first; foreign ones where ours have no match."""
     matches = glob(pattern, n_layer).fullmatch
-    return {name for name in names if matches(name)}
+    found = {name for name in names if matches(name)}
+    foreign = "/" not in pattern and re.search(r"[._\[]|^attentions$", pattern)
+    return aliases.resolve(matches, n_layer) if foreign and not found else found
 
 
 def one_choice(pattern: str) -> list[str]:

@@ -18,24 +18,36 @@ RANK = {
     "spec": 1,
     "table": 1,
     "prompt": 1,
+    "tally": 1,
+    "aliases": 2,
     "bpe": 2,
     "checkpoint": 2,
     "locate": 2,
+    "provenance": 2,
     "runtime": 2,
     "sample": 2,
+    "shards": 2,
     "stats": 2,
-    "taps": 2,
     "model": 3,
     "settings": 3,
+    "summary": 3,
+    "taps": 3,
     "weights": 3,
     "engine": 4,
+    "figure": 4,
+    "plan": 4,
+    "replay": 4,
+    "runs": 4,
+    "dump": 5,
+    "folder": 5,
     "generate": 5,
-    "observe": 5,
-    "library": 6,
-    TOP: 7,
+    "page": 5,
+    "observe": 6,
+    "library": 7,
+    TOP: 8,
 }
 # Within commands/: one file a command, which imports no other command, but for the few that are made of one.
-SHARED = {"options": 0, "output": 0, "prompts": 1}
+SHARED = {"options": 0, "output": 0, "prompts": 1, "ln_tables": 1, "documents": 2, "dumping": 2}
 MADE_OF = {"interact": {"generate"}}
 FACE = {"__init__": {"library", "commands"}, "__main__": {"commands"}}
 

@@ -19,6 +19,7 @@ from ..errors import Gpt2lnError
 COMMANDS = {
     "generate": "Continue a text.",
     "interact": "Continue what you type, again and again.",
+    "dump": "Activations of every layer, into a file.",
     "ln-stats": "Statistics of every LayerNorm over a text.",
     "taps": "Names and sizes of the activations.",
     "inspect": "Variables of a checkpoint.",
@@ -103,7 +104,7 @@ def _invoke(argv: list[str]) -> None:
         from click.shell_completion import shell_complete
 
         raise click.exceptions.Exit(shell_complete(group, {}, "gpt2ln", "_GPT2LN_COMPLETE", asked))
-    with group.make_context("gpt2ln", list(argv)) as context:
+    with group.make_context("gpt2ln", list(argv), obj=tuple(argv)) as context:
         group.invoke(context)
 
 

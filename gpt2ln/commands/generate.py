@@ -10,6 +10,7 @@ import click
 
 from ..prompt import Prompt
 from ..sample import Sampling
+from .dumping import SampleDump
 from .options import Globals, Number, command
 from .output import as_json, results
 from .prompts import decode, prompt_options, read_prompts
@@ -66,10 +67,13 @@ def sampling_options(function: Callable) -> Callable:
 @click.option("--format", "form", type=click.Choice(["text", "jsonl", "official"]), default="text", show_default=True)
 @click.option("--engine", type=click.Choice(["exact"]), default="exact", show_default=True)
 @click.option("-o", "--output", metavar="FILE", help="Write there, not to stdout.")
-@click.option("--force", is_flag=True, help="Overwrite FILE.")
+@click.option("--dump-taps", metavar="SPEC", help="Also keep activations of prompt and text: see gpt2ln taps.")
+@click.option("--dump-to", metavar="PATH", help="Where: FILE.npz, FILE.jsonl or a folder.")
+@click.option("--force", is_flag=True, help="Overwrite FILE and the dump.")
 def command(
-    g, text, file, lines, ids, jsonl, prefix_token, form, output, force, stream, include_prompt, engine, **options
-):
+    g, text, file, lines, ids, jsonl, prefix_token, form, output, dump_taps, dump_to, force, stream, include_prompt,
+    engine, **options
+):  # fmt: skip
     """Continue TEXT; without one, write from nothing.
 
     LENGTH counts new tokens.  The same seed gives the same text under any batch size, order or restart.
@@ -83,9 +87,13 @@ def command(
     settings = make_settings(g, prompts, model.hparams.n_ctx, **options)
     if settings.logprobs is not None and form != "jsonl":
         g.note("note: --logprobs shows with --format jsonl alone")
+    dump = SampleDump(g, model, dump_taps, dump_to, prefix_token, force)
+    dump.check(prompts, settings)
     with results(output, force) as out:
         writer = WRITERS[form](out, model, settings, prefix_token, include_prompt)
-        run(g, model, prompts, settings, writer, live=stream and form == "text" and settings.batch_size == 1)
+        live = stream and form == "text" and settings.batch_size == 1
+        samples = run(g, model, prompts, settings, writer, live=live)
+    dump.fill(samples)
 
 
 def make_settings(g: Globals, prompts: list[Prompt], n_ctx: int, **options):
@@ -107,8 +115,8 @@ def make_settings(g: Globals, prompts: list[Prompt], n_ctx: int, **options):
     return settings
 
 
-def run(g: Globals, model, prompts: list[Prompt], settings, writer, *, live: bool) -> None:
-    """Generate and write, sample by sample, or piece by piece where `live`."""
+def run(g: Globals, model, prompts: list[Prompt], settings, writer, *, live: bool) -> list:
+    """Generate and write, sample by sample, or piece by piece where `live` -> the samples."""
     longest = max(len(prompt.ids) for prompt in prompts) + (settings.length or model.hparams.n_ctx)
     together = min(settings.batch_size, settings.nsamples * len(prompts))
     together += settings.nsamples > settings.batch_size  # the cache of the prompt, kept for samples to come
@@ -119,8 +127,11 @@ def run(g: Globals, model, prompts: list[Prompt], settings, writer, *, live: boo
     from ..generate import generate
 
     on_text = writer.piece if live else lambda sample, piece: None
+    samples = []
     for sample in generate(engine, model.bpe, prompts, settings, on_text=on_text, clock=time.perf_counter):
         writer.whole(sample, streamed=live)
+        samples.append(sample)
+    return samples
 
 
 def prompt_text(model, prompt: Prompt) -> str:

@@ -62,6 +62,17 @@ class Globals:
         if not self.quiet:
             click.echo(text, err=True)
 
+    def command_line(self, *without: str) -> list[str]:
+        """As it was typed, less flags that change no result."""
+        (ctx, _), *_ = self._sources
+        return ["gpt2ln", *(arg for arg in ctx.find_root().obj if arg not in without)]
+
+    def progress(self, tokens: int, done: int = 0):
+        """A bar on stderr, on a terminal alone."""
+        from tqdm import tqdm
+
+        return tqdm(total=tokens, initial=done, unit=" tokens", leave=False, disable=True if self.quiet else None)
+
     def place(self):
         for option, value in (("--checkpoint", self.checkpoint), ("--models-dir", self.models_dir)):
             if value == "":

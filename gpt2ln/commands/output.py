@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
 import click
 
@@ -15,24 +15,25 @@ from ..errors import NotFound, UsageError
 
 
 @contextlib.contextmanager
-def results(path: str | None, force: bool) -> Iterator[TextIO]:
+def results(path: str | None, force: bool, *, binary: bool = False) -> Iterator[TextIO | BinaryIO]:
     """stdout, or `path`: a file is written as PATH.part and renamed at the end, a pipe or device as it comes.
 
     After Ctrl-C what was written stays as PATH.part; after an error nothing stays.  Nothing is overwritten without
     `force`, what an interrupted run has left neither.
     """
     if path is None or path == "-":
-        yield sys.stdout
+        yield sys.stdout.buffer if binary else sys.stdout
         return
-    target = _checked(Path(path), force)
+    how = {"mode": "wb"} if binary else {"mode": "w", "encoding": "utf-8", "newline": "\n"}
+    target = checked(Path(path), force)
     if target.exists() and not target.is_file():
-        with target.open("w", encoding="utf-8", newline="\n") as file:
+        with target.open(**how) as file:
             yield file
         return
     target = target.resolve()  # a link stays one
     part = target.with_name(target.name + ".part")
     try:
-        with part.open("w" if force else "x", encoding="utf-8", newline="\n") as file:
+        with part.open(**how | ({} if force else {"mode": how["mode"].replace("w", "x")})) as file:
             yield file
     except FileExistsError:
         raise UsageError(
@@ -48,7 +49,7 @@ def results(path: str | None, force: bool) -> Iterator[TextIO]:
     part.replace(target)
 
 
-def _checked(target: Path, force: bool) -> Path:
+def checked(target: Path, force: bool) -> Path:
     """Refuse a target that cannot be one, before anything is computed."""
     if target.is_dir():
         raise UsageError(f"{target}: is a folder, expected the name of a file")

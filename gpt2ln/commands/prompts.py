@@ -20,8 +20,7 @@ from ..spec import EOT_TEXT
 
 _WHOLE = re.compile("[+-]?[0-9]+")
 
-OPTIONS = [
-    click.argument("text", required=False),
+SOURCES = [
     click.option("-f", "--file", metavar="FILE", help="The whole content is one text; - is stdin."),
     click.option("--lines", metavar="FILE", help="One text a line."),
     click.option("--ids", metavar="IDS", help='Token ids, "464 3290", in place of a text.'),
@@ -37,7 +36,12 @@ OPTIONS = [
 
 
 def prompt_options(function: Callable) -> Callable:
-    for option in reversed(OPTIONS):
+    return click.argument("text", required=False)(source_options(function))
+
+
+def source_options(function: Callable) -> Callable:
+    """All but TEXT."""
+    for option in reversed(SOURCES):
         function = option(function)
     return function
 

@@ -2,9 +2,10 @@
 
 import click
 
+from ..aliases import SCHEMES, near, same
 from ..errors import Damaged
 from ..locate import Place
-from ..taps import PRESETS, all_taps, choose
+from ..taps import PRESETS, all_taps, choose, formula
 from ..weights import read_hparams
 from .options import command
 from .output import as_json, as_table
@@ -12,30 +13,50 @@ from .output import as_json, as_table
 
 @command("taps", "gpt2ln -m demo taps 'h0/ln_*/{mean,var}'")
 @click.argument("globs", nargs=-1)
+@click.option("--layers", metavar="LIST", help="Of these blocks alone: 0,3-5,-1.")
+@click.option("--as", "scheme", type=click.Choice(list(SCHEMES)), help="What TransformerLens (tl) or Hugging Face (hf) "
+              "call them.")  # fmt: skip
 @click.option("--json", "form", is_flag=True, help="One object a line.")
-def command(g, globs, form):
-    """Activations by name, in the order of the forward pass: shape and float32 bytes of one token.
+def command(g, globs, layers, scheme, form):
+    """Activations by name, in the order of the forward pass: shape and float32 bytes of one token, what it is.
 
-    GLOBS pick some: * stays within a level, ** crosses levels, h{0..5}, h-1, {mean,var}, !not-these, @ln-stats.
+    GLOBS pick some: * stays within a level, ** crosses levels, h{0..5}, h-1, {mean,var}, !not-these, @ln-stats.  Names
+    of TransformerLens and Hugging Face do too where they are the same numbers.
     """
     place: Place = g.place()
     hparams, _ = read_hparams(place.file("hparams.json"))
     if hparams.n_embd % hparams.n_head:
         raise Damaged(f"{place.file('hparams.json')}: n_head {hparams.n_head} does not divide n_embd {hparams.n_embd}")
-    chosen = choose(",".join(globs), hparams) if globs else all_taps(hparams)
+    chosen = choose(",".join(globs) or "**", hparams, layers=layers)
+    foreign: dict[str, list[str]] = {}
+    for name, tap in same(scheme, hparams.n_layer).items() if scheme else ():
+        foreign.setdefault(tap, []).append(name)
     if form:
         for tap in chosen:
-            click.echo(as_json({"tap": tap.name, "shape": tap.shape, "bytes": _bytes(tap)}))
+            record = {"tap": tap.name, "shape": tap.shape, "bytes": _bytes(tap), "what": formula(tap.name)}
+            click.echo(as_json(record | ({scheme: foreign.get(tap.name, [])} if scheme else {})))
         return
-    rows = [[tap.name, "x".join(map(str, tap.shape)), _size(tap)] for tap in chosen]
-    click.echo(as_table(["tap", "shape", "bytes a token"], rows, left=(0, 1)), nl=False)
+    last = SCHEMES[scheme] if scheme else "what"
+    rows = []
+    for tap in chosen:
+        said = ", ".join(foreign.get(tap.name, ["-"])) if scheme else formula(tap.name)
+        rows.append([tap.name, "x".join(map(str, tap.shape)), _size(tap), said])
+    click.echo(as_table(["tap", "shape", "bytes a token", last], rows, left=(0, 1, 3)), nl=False)
+    _notes(g, chosen, hparams, scheme, everything=len(chosen) == len(all_taps(hparams)))
+
+
+def _notes(g, chosen, hparams, scheme: str | None, *, everything: bool) -> None:
     fixed = sum(tap.bytes_a_token() for tap in chosen if "T" not in tap.shape)
     growing = sum(tap.bytes_a_token() for tap in chosen if "T" in tap.shape)
-    g.note(
-        f"{len(chosen)} taps, {fixed} bytes a token"
-        + (f" and {growing} more for each position attended to" if growing else "")
-    )
-    if not globs:
+    more = f" and {growing} more for each position attended to" if growing else ""
+    g.note(f"{len(chosen)} taps, {fixed} bytes a token{more}")
+    if scheme:
+        g.note("taps without a name there are the same numbers under none; refused as ambiguous or different:")
+        for name, what in near(scheme, 1).items():
+            g.note(f"  {name} {what}")
+        if scheme == "tl":
+            g.note("note: TransformerLens folds and centres weights unless told not to; then other numbers come out")
+    elif everything:
         g.note(f"presets: {' '.join(PRESETS)}")
 
 

@@ -1,0 +1,190 @@
+"""A dump as a folder: `manifest.json`, `shard-00000.safetensors`, ...
+
+A folder that was interrupted, even by kill -9, goes on where its last whole shard ends, and is then byte for byte what
+it would have been.  Until then its manifest is called `manifest.json.part` and has no seal.
+"""
+
+import contextlib
+import json
+import os
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from .errors import Damaged, UsageError
+from .plan import Plan
+from .provenance import FORMAT, Counts, read_sealed, sealed, total
+from .shards import Shard, disk, lock, sha256
+
+MANIFEST, BEGUN = "manifest.json", "manifest.json.part"
+ANEW = "--force begins anew"
+
+
+class Folder:
+    """`manifest.json`, `shard-00000.safetensors`, ...: one shard open at a time, its rows written as they come."""
+
+    def __init__(self, folder: Path, plan: Plan, provenance: Mapping, *, limit: int, resume: bool, force: bool):
+        self.folder, self.plan, self._edges = folder, plan, plan.shards(limit)
+        self._whole: dict[int, dict] = {}  # number of a shard -> what the manifest says of it
+        self._open: Shard | None = None
+        self._begun = {"format": FORMAT, **provenance, **plan.record(), "shard_bytes": limit}
+        with disk(folder):
+            folder.mkdir(exist_ok=True)
+            self._lock = os.open(folder, os.O_RDONLY)
+            lock(self._lock, folder)
+            if force:
+                _clear(folder)
+            if resume:
+                self._resume()
+            if not self.complete:
+                self._save()
+                (folder / MANIFEST).unlink(missing_ok=True)
+
+    def _resume(self) -> None:
+        """Take over what is whole.  Damaged where a file is not what its manifest says."""
+        name = next((name for name in (MANIFEST, BEGUN) if (self.folder / name).exists()), None)
+        if name is None:
+            return
+        found = read_sealed(self.folder / name, next_step=ANEW)
+        _same_run(self.folder, found, self._begun)
+        self._begun["command"] = found.get("command")
+        for entry in found["shards"]:
+            path = self.folder / entry["file"]
+            if not path.exists():
+                continue
+            if (is_now := sha256(path)) != entry["sha256"]:
+                raise Damaged(
+                    f"{path}: sha256 {is_now[:16]}..., {name} says {entry['sha256'][:16]}...: changed after it was"
+                    " written; remove it, and --resume writes it again"
+                )
+            self._whole[self._edges.index(tuple(entry["documents"]))] = entry
+
+    @property
+    def complete(self) -> bool:
+        return len(self._whole) == len(self._edges)
+
+    @property
+    def whole(self) -> int:
+        return len(self._whole)
+
+    @property
+    def state(self) -> str:
+        return f"{len(self._whole)} of {len(self._edges)} shards are whole"
+
+    def bad(self) -> list[int]:
+        return [n for _, entry in sorted(self._whole.items()) for n in entry["nonfinite_documents"]]
+
+    def nonfinite(self) -> dict[str, int]:
+        return total(entry["nonfinite"] for entry in self._whole.values())
+
+    def pending(self) -> Sequence[int]:
+        return [d for n, edges in enumerate(self._edges) if n not in self._whole for d in range(*edges)]
+
+    def write(self, document: int, row: int, taps: Mapping[str, np.ndarray], finite: bool) -> None:
+        self._begin(document)
+        self._counts.add(document, taps, finite, self.plan.dtype)
+        for name, x in taps.items():
+            self._open.write(name, int(self._starts[document - self._first]) + row, x)
+
+    def _begin(self, document: int) -> None:
+        if self._open is None:
+            self._n = bisect_right(self._edges, document, key=lambda edges: edges[0]) - 1
+            self._first, self._last = self._edges[self._n]
+            arrays = self.plan.arrays(self._first, self._last)
+            self._open = Shard(self.folder / f"shard-{self._n:05d}.safetensors", arrays)
+            self._starts = np.cumsum([0, *map(len, self.plan.rows[self._first : self._last])])
+            self._counts = Counts()
+
+    def end(self, document: int) -> None:
+        self._begin(document)
+        if document < self._last - 1:
+            return
+        for name, x in self.plan.tokens(self._first, self._last).items():
+            self._open.write(name, 0, x)
+        digest = self._open.finish()
+        entry = {"file": self._open.path.name, "documents": [self._first, self._last], "rows": int(self._starts[-1])}
+        entry |= {"bytes": self._open.path.stat().st_size, "sha256": digest, **self._counts.record()}
+        self._whole[self._n], self._open = entry, None
+        self._save()
+
+    @property
+    def manifest(self) -> dict:
+        return {**self._begun, "shards": [entry for _, entry in sorted(self._whole.items())]}
+
+    def _save(self) -> None:
+        """Replace the manifest at one stroke; with its seal where nothing is missing."""
+        manifest = sealed(self.manifest) if self.complete else self.manifest
+        with disk(self.folder / BEGUN):
+            whole = self.folder / (BEGUN + ".new")
+            with whole.open("w", encoding="utf-8", newline="\n") as file:
+                file.write(json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            whole.replace(self.folder / BEGUN)
+
+    def finish(self) -> None:
+        assert self.complete, self.state
+        with disk(self.folder / MANIFEST):
+            if (self.folder / BEGUN).exists():
+                (self.folder / BEGUN).replace(self.folder / MANIFEST)
+            (self.folder / (BEGUN + ".new")).unlink(missing_ok=True)
+        os.close(self._lock)
+
+    def abandon(self) -> None:
+        """Whole shards stay for --resume; a folder without any goes."""
+        if self._open is not None:
+            self._open.abandon()
+        if not self._whole:
+            _clear(self.folder)
+            with contextlib.suppress(OSError):  # files that are not ours
+                self.folder.rmdir()
+        os.close(self._lock)
+
+
+def check_folder(folder: Path, *, resume: bool, force: bool) -> None:
+    """UsageError where a folder is not ours to write into; before anything is computed."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: exists and is no folder; choose another name, or --format npz|jsonl")
+    names = {path.name for path in folder.iterdir()}
+    if not names or (resume and names & {MANIFEST, BEGUN}):
+        return
+    if not names & {MANIFEST, BEGUN}:
+        raise UsageError(f"{folder}: exists, holds {min(names)} and is no dump; choose another name")
+    if not force:
+        state = "holds a whole dump" if MANIFEST in names else "holds an interrupted dump; --resume goes on with it"
+        raise UsageError(f"{folder}: exists, {state}; {ANEW}")
+
+
+def held_bytes(folder: Path) -> int:
+    """What shards already there take; a run that goes on or begins anew needs no room for them."""
+    return sum(path.stat().st_size for path in folder.glob("shard-?????.safetensors*")) if folder.is_dir() else 0
+
+
+def _clear(folder: Path) -> None:
+    """Remove what a dump writes, and nothing else."""
+    for pattern in (MANIFEST, BEGUN + "*", "shard-?????.safetensors", "shard-?????.safetensors.part"):
+        for path in folder.glob(pattern):
+            path.unlink()
+
+
+def _same_run(folder: Path, found: dict, begun: dict) -> None:
+    """UsageError naming what differs between the run that was interrupted and this one."""
+    if found.get("format") != FORMAT:
+        raise UsageError(f"{folder}: format {found.get('format')!r}, expected {FORMAT!r}; {ANEW}")
+    differing = [key for key in begun if key != "command" and found.get(key) != json.loads(json.dumps(begun[key]))]
+    if differing:
+        key = differing[0]
+        was, now = (_short(x.get(key)) for x in (found, begun))
+        raise UsageError(
+            f"{folder}: was begun with other settings: {', '.join(differing)} ({key} was {was}, is {now}); repeat them"
+            f" with --resume, or {ANEW}"
+        )
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."

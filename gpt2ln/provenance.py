@@ -1,0 +1,65 @@
+"""What a dump says of itself: its format, a seal over everything it states, and what in it is not finite."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from .errors import Damaged
+
+FORMAT = "gpt2ln dump 1"
+
+
+def seal(record: Mapping) -> str:
+    """sha256 of a manifest, its seal left out."""
+    rest = {key: value for key, value in record.items() if key != "seal"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def sealed(record: Mapping) -> dict:
+    return {**record, "seal": seal(record)}
+
+
+class Counts:
+    """Values that are not finite, by tap, and the documents whose forward pass was not."""
+
+    def __init__(self):
+        self.taps: dict[str, int] = {}
+        self.documents: list[int] = []
+
+    def add(self, document: int, taps: Mapping[str, np.ndarray], finite: bool, dtype: str) -> None:
+        if not finite and document not in self.documents:
+            self.documents.append(document)
+        if finite and dtype == "float32":
+            return
+        for name, x in taps.items():
+            with np.errstate(over="ignore"):
+                bad = int(np.count_nonzero(~np.isfinite(x.astype(dtype, copy=False))))
+            if bad:
+                self.taps[name] = self.taps.get(name, 0) + bad
+
+    def record(self) -> dict:
+        return {"nonfinite": dict(sorted(self.taps.items())), "nonfinite_documents": self.documents}
+
+
+def read_sealed(path: Path, *, next_step: str) -> dict:
+    """A JSON object, its seal checked where it has one.  Damaged when it is not what was written."""
+    try:
+        record = json.loads(path.read_bytes())
+    except ValueError as cause:
+        raise Damaged(f"{path}: not JSON ({cause}); {next_step}") from None
+    if not isinstance(record, dict):
+        raise Damaged(f"{path}: JSON, but no object; {next_step}")
+    if "seal" in record and record["seal"] != seal(record):
+        raise Damaged(f"{path}: was changed after it was sealed; {next_step}")
+    return record
+
+
+def total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    out: dict[str, int] = {}
+    for part in counts:
+        for name, count in part.items():
+            out[name] = out.get(name, 0) + count
+    return out

@@ -1,0 +1,145 @@
+"""A safetensors file written row by row: its layout is known before the first number is, so nothing is held back.
+
+The safetensors library writes arrays that lie whole in memory.  The format is eight bytes of length, a JSON header and
+the arrays; what is written here is read back with the library.  A file has its name only when it is whole.
+"""
+
+import fcntl
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from .errors import DiskError
+
+_CODES = {"float32": "F32", "float16": "F16", "int32": "I32", "int64": "I64", "uint8": "U8"}
+_BLOCK = 1 << 22
+
+Arrays = Mapping[str, tuple[str, tuple[int, ...]]]  # name -> dtype, shape
+
+
+def array_bytes(arrays: Arrays) -> int:
+    return sum(np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in arrays.values())
+
+
+def header(arrays: Arrays) -> bytes:
+    """What stands before the data, padded to eight bytes as the format asks."""
+    at, fields = 0, {}
+    for name, (dtype, shape) in arrays.items():
+        end = at + np.dtype(dtype).itemsize * math.prod(shape)
+        fields[name] = {"dtype": _CODES[dtype], "shape": list(shape), "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(fields, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def file_bytes(arrays: Arrays) -> int:
+    return len(header(arrays)) + array_bytes(arrays)
+
+
+def sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+@dataclass
+class Shard:
+    """An open file; `write` takes rows in any order.  DiskError when the disk does not take them."""
+
+    path: Path
+    arrays: Arrays
+    _offsets: dict[str, int] = field(default_factory=dict, init=False)
+
+    def __post_init__(self):
+        head = header(self.arrays)
+        at = len(head)
+        for name, (dtype, shape) in self.arrays.items():
+            self._offsets[name] = at
+            at += np.dtype(dtype).itemsize * math.prod(shape)
+        with disk(self.part):
+            self._fd = os.open(self.part, os.O_RDWR | os.O_CREAT, 0o666)
+            lock(self._fd, self.part)
+        try:
+            with disk(self.part):
+                os.ftruncate(self._fd, 0)  # what a killed run has left
+                os.posix_fallocate(self._fd, 0, at)  # a full disk says so now
+                self._put(head, 0)
+        except BaseException:
+            self.abandon()
+            raise
+
+    @property
+    def part(self) -> Path:
+        return self.path.with_name(self.path.name + ".part")
+
+    def write(self, name: str, row: int, values: np.ndarray) -> None:
+        """Rows from `row` on; values are cast to the array's type."""
+        dtype, shape = self.arrays[name]
+        with np.errstate(over="ignore"):  # past float16: Inf, which is counted elsewhere
+            values = np.ascontiguousarray(values, dtype)
+        if not values.size:
+            return
+        width = math.prod(shape[1:])
+        assert values.shape[1:] == shape[1:], (name, shape, values.shape)
+        assert row + len(values) <= shape[0], (name, shape, row, len(values))
+        with disk(self.part):
+            self._put(memoryview(values).cast("B"), self._offsets[name] + row * width * values.itemsize)
+
+    def _put(self, data, at: int) -> None:
+        view = memoryview(data)
+        while view:
+            done = os.pwrite(self._fd, view, at)
+            view, at = view[done:], at + done
+
+    def finish(self) -> str:
+        """Give the file its name -> its sha256."""
+        with disk(self.part):
+            os.fsync(self._fd)
+            os.close(self._fd)
+            digest = sha256(self.part)
+            self.part.replace(self.path)
+        return digest
+
+    def mapped(self) -> Iterator[tuple[str, np.ndarray]]:
+        """The arrays of the finished file, mapped."""
+        for name, (dtype, shape) in self.arrays.items():
+            if math.prod(shape):
+                yield name, np.memmap(self.path, dtype, "r", self._offsets[name], shape)
+            else:
+                yield name, np.empty(shape, dtype)
+
+    def abandon(self) -> None:
+        os.close(self._fd)
+        self.part.unlink(missing_ok=True)
+
+
+def lock(handle: int, path: Path) -> None:
+    """One writer at a time; the system lets go of the lock however that writer ends.  Closes `handle` if refused."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise DiskError(f"{path.absolute()}: locked, another process writes it; wait for it to end") from None
+
+
+class disk:
+    """What the system says of a file, as a DiskError that names it."""
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind, cause, trace) -> None:
+        if isinstance(cause, OSError) and not isinstance(cause, BrokenPipeError):
+            raise DiskError(f"{self._path.absolute()}: {cause.strerror or cause}") from cause
