@@ -1,7 +1,7 @@
 """A dump as one file: npz, or JSON lines.  `Sink` is what all kinds of dump are to whoever fills them.
 
-Documents come in the order of the plan, rows as they are computed, and none is held back: a long dump needs no more
-memory than a short one.  Whatever has its final name is whole.
+Rows are written as they are computed and none is held back: a long dump needs no more memory than a short one.
+Whatever has its final name is whole.
 """
 
 import hashlib
@@ -23,14 +23,16 @@ class Sink(Protocol):
 
     plan: Plan
 
-    def pending(self) -> Sequence[int]:
-        """Documents still to be written, in order."""
+    def pending(self) -> Sequence[Sequence[int]]:
+        """Documents still to be written, in groups: those of one may come side by side and in any order."""
+
+    def begin(self, group: Sequence[int]) -> None: ...
 
     def write(self, document: int, row: int, taps: Mapping[str, np.ndarray], finite: bool) -> None:
-        """Rows of a document from its row `row` on; whether the forward pass was finite there."""
+        """Rows of a document from its row `row` on; whether the forward pass was finite there.  From any thread."""
 
-    def end(self, document: int) -> None:
-        """All rows of the document are written."""
+    def end(self, group: Sequence[int]) -> None:
+        """All rows of the group are written."""
 
     def finish(self) -> None:
         """Give what was written its name."""
@@ -56,15 +58,18 @@ class Npz:
         self._rows = Shard(path.with_name(path.name + ".rows"), plan.arrays())
         self._starts = np.cumsum([0, *map(len, plan.rows)])
 
-    def pending(self) -> Sequence[int]:
-        return range(len(self.plan.documents))
+    def pending(self) -> Sequence[Sequence[int]]:
+        return [range(len(self.plan.documents))]
+
+    def begin(self, group: Sequence[int]) -> None:
+        pass
 
     def write(self, document: int, row: int, taps: Mapping[str, np.ndarray], finite: bool) -> None:
         self._counts.add(document, taps, finite, self.plan.dtype)
         for name, x in taps.items():
             self._rows.write(name, int(self._starts[document]) + row, x)
 
-    def end(self, document: int) -> None:
+    def end(self, group: Sequence[int]) -> None:
         pass
 
     def finish(self) -> None:
@@ -117,8 +122,11 @@ class Lines:
     def _line(self, record: Mapping) -> None:
         self.out.write(json.dumps(record, allow_nan=False) + "\n")
 
-    def pending(self) -> Sequence[int]:
-        return range(len(self.plan.documents))
+    def pending(self) -> Sequence[Sequence[int]]:
+        return [[n] for n in range(len(self.plan.documents))]  # one after the other: lines have an order
+
+    def begin(self, group: Sequence[int]) -> None:
+        pass
 
     def write(self, document: int, row: int, taps: Mapping[str, np.ndarray], finite: bool) -> None:
         self._counts.add(document, taps, finite, self.plan.dtype)
@@ -132,7 +140,7 @@ class Lines:
             values = {name: _numbers(x[n]) for name, x in cast.items()}
             self._line({**first, "i": int(position), "id": token, "text": spelt, "taps": values})
 
-    def end(self, document: int) -> None:
+    def end(self, group: Sequence[int]) -> None:
         self.out.flush()
 
     def finish(self) -> None:

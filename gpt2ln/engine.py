@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
+from threading import Lock
 
 import numpy as np
 
@@ -104,7 +105,7 @@ class Exact:
         self._prompt = self._function(None, self._last_logits)
         self._step = self._function(1, self._last_logits)
         self._pool = ThreadPoolExecutor(threads)
-        self._watching = cache(self._watcher)
+        self._watching, self._lock = cache(self._watcher), Lock()
 
     def _function(self, T: int | None, body: Callable, given: Sequence[str] = ()) -> Callable:
         """One graph for every length: only `T`, 1 or open, and the taps `given` are part of its signature."""
@@ -186,7 +187,8 @@ class Exact:
         they would compute.
         """
         cache = Cache(self.hparams, len(ids))
-        function = self._watching(tuple(wanted), tuple(frozen or ()))
+        with self._lock:
+            function = self._watching(tuple(wanted), tuple(frozen or ()))
         for chunk in self._chunks(ids):
             taps, finite = self._call(function, chunk, cache, frozen)
             yield {name: np.asarray(x) for name, x in taps.items()}, bool(finite)  # no copy

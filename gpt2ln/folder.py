@@ -7,8 +7,8 @@ it would have been.  Until then its manifest is called `manifest.json.part` and 
 import contextlib
 import json
 import os
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -79,34 +79,34 @@ class Folder:
     def nonfinite(self) -> dict[str, int]:
         return total(entry["nonfinite"] for entry in self._whole.values())
 
-    def pending(self) -> Sequence[int]:
-        return [d for n, edges in enumerate(self._edges) if n not in self._whole for d in range(*edges)]
+    def pending(self) -> list[range]:
+        return [range(*edges) for n, edges in enumerate(self._edges) if n not in self._whole]
+
+    def begin(self, group: range) -> None:
+        n = self._edges.index((group.start, group.stop))
+        self._open = Shard(self.folder / f"shard-{n:05d}.safetensors", self.plan.arrays(group.start, group.stop))
+        self._first_rows = dict(
+            zip(group, accumulate(map(len, self.plan.rows[group.start :]), initial=0), strict=False)
+        )
+        self._counts = Counts()
 
     def write(self, document: int, row: int, taps: Mapping[str, np.ndarray], finite: bool) -> None:
-        self._begin(document)
         self._counts.add(document, taps, finite, self.plan.dtype)
         for name, x in taps.items():
-            self._open.write(name, int(self._starts[document - self._first]) + row, x)
+            self._open.write(name, self._first_rows[document] + row, x)
 
-    def _begin(self, document: int) -> None:
-        if self._open is None:
-            self._n = bisect_right(self._edges, document, key=lambda edges: edges[0]) - 1
-            self._first, self._last = self._edges[self._n]
-            arrays = self.plan.arrays(self._first, self._last)
-            self._open = Shard(self.folder / f"shard-{self._n:05d}.safetensors", arrays)
-            self._starts = np.cumsum([0, *map(len, self.plan.rows[self._first : self._last])])
-            self._counts = Counts()
-
-    def end(self, document: int) -> None:
-        self._begin(document)
-        if document < self._last - 1:
-            return
-        for name, x in self.plan.tokens(self._first, self._last).items():
+    def end(self, group: range) -> None:
+        for name, x in self.plan.tokens(group.start, group.stop).items():
             self._open.write(name, 0, x)
         digest = self._open.finish()
-        entry = {"file": self._open.path.name, "documents": [self._first, self._last], "rows": int(self._starts[-1])}
+        edges = (group.start, group.stop)
+        entry = {
+            "file": self._open.path.name,
+            "documents": list(edges),
+            "rows": sum(len(self.plan.rows[d]) for d in group),
+        }
         entry |= {"bytes": self._open.path.stat().st_size, "sha256": digest, **self._counts.record()}
-        self._whole[self._n], self._open = entry, None
+        self._whole[self._edges.index(edges)], self._open = entry, None
         self._save()
 
     @property

@@ -1,15 +1,19 @@
 """Watch a model at work: texts in, activations and statistics of every LayerNorm out."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
 from .dump import Sink
 from .engine import Exact, Frozen
-from .stats import LnStats
+from .stats import LnStats, Part
 from .taps import NORM_LEAVES, norm_scopes
 
 MASKED = {"scores": np.float32(-1e10), "probs": np.float32(0)}  # what the official graph gives past the diagonal
+
+ABREAST = 2  # texts read side by side
 
 Replay = Callable[[int], Frozen | None]  # number of a document -> statistics of its norms that are frozen
 
@@ -51,6 +55,25 @@ def observe(
     return {name: np.concatenate([part[name] for part in parts]) for name in wanted}
 
 
+def _in_order(work: Callable, items: Iterable) -> Iterator:
+    """`work` of each item, two at a time, results in the order of the items.
+
+    One text leaves gaps on the machine, between operations and in small ones, that a second one fills.
+    """
+    ahead: deque[Future] = deque()
+    with ThreadPoolExecutor(ABREAST) as pool:
+        try:
+            for item in items:
+                ahead.append(pool.submit(work, item))
+                if len(ahead) > ABREAST:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            for future in ahead:
+                future.cancel()
+
+
 def dump(
     engine: Exact,
     sink: Sink,
@@ -61,7 +84,8 @@ def dump(
     """Fill a sink with the documents it still lacks, each read on its own."""
     plan = sink.plan
     wanted = [tap.name for tap in plan.taps]
-    for n in sink.pending():
+
+    def fill(n: int) -> int:
         ids, positions = plan.documents[n].ids, plan.rows[n]
         if len(positions):
             for start, taps, finite in watch(engine, ids, wanted, frozen=replay(n), width=plan.width):
@@ -70,8 +94,13 @@ def dump(
                 if end - row < stop - start:
                     taps = {name: x[positions[row:end] - start] for name, x in taps.items()}
                 sink.write(n, int(row), taps, finite)
-        sink.end(n)
-        progress(len(ids))
+        return len(ids)
+
+    for group in sink.pending():
+        sink.begin(group)
+        for tokens in _in_order(fill, group):
+            progress(tokens)
+        sink.end(group)
 
 
 def ln_stats(
@@ -84,14 +113,20 @@ def ln_stats(
 
     documents: token ids, at most n_ctx each.  NonFinite names the first tap that is not finite.
     """
-    scopes = norm_scopes(engine.hparams)
-    stats = LnStats.empty(scopes, engine.hparams.n_embd)
-    wanted = [f"{scope}/{leaf}" for scope in scopes for leaf in NORM_LEAVES]
-    for ids in documents:
+    stats = LnStats.empty(norm_scopes(engine.hparams), engine.hparams.n_embd)
+    wanted = [f"{scope}/{leaf}" for scope in stats.norms for leaf in NORM_LEAVES]
+
+    def reduce(ids: Sequence[int]) -> list[Part]:
+        parts = []
         for start, taps, finite in watch(engine, ids, wanted):
             if not finite:
                 raise engine.not_finite(ids)
-            stats.add(taps, start)
+            parts.append(stats.part(taps, start))
+        return parts
+
+    for parts in _in_order(reduce, documents):
+        for part in parts:
+            stats.add(part)
         stats.documents += 1
-        progress(len(ids))
+        progress(sum(part.x.shape[-1] for part in parts))
     return stats

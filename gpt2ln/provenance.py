@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 
@@ -23,22 +24,25 @@ def sealed(record: Mapping) -> dict:
 
 
 class Counts:
-    """Values that are not finite, by tap, and the documents whose forward pass was not."""
+    """Values that are not finite, by tap, and the documents whose forward pass was not.  Any thread may add."""
 
     def __init__(self):
         self.taps: dict[str, int] = {}
-        self.documents: list[int] = []
+        self._documents: set[int] = set()
+        self._lock = Lock()
 
     def add(self, document: int, taps: Mapping[str, np.ndarray], finite: bool, dtype: str) -> None:
-        if not finite and document not in self.documents:
-            self.documents.append(document)
         if finite and dtype == "float32":
             return
-        for name, x in taps.items():
-            with np.errstate(over="ignore"):
-                bad = int(np.count_nonzero(~np.isfinite(x.astype(dtype, copy=False))))
-            if bad:
-                self.taps[name] = self.taps.get(name, 0) + bad
+        with np.errstate(over="ignore"):
+            bad = {name: int(np.count_nonzero(~np.isfinite(x.astype(dtype, copy=False)))) for name, x in taps.items()}
+        with self._lock:
+            self._documents |= set() if finite else {document}
+            self.taps = total([self.taps, {name: count for name, count in bad.items() if count}])
+
+    @property
+    def documents(self) -> list[int]:
+        return sorted(self._documents)
 
     def record(self) -> dict:
         return {"nonfinite": dict(sorted(self.taps.items())), "nonfinite_documents": self.documents}

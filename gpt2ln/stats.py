@@ -39,6 +39,20 @@ def _squares(x: np.ndarray, axes: str) -> np.ndarray:
 
 
 @dataclass
+class Part:
+    """What some positions of one text add: a fraction of the size of its taps."""
+
+    start: int
+    x: np.ndarray  # [N, 4, t] the statistics
+    power: np.ndarray  # [N, C]
+    peak: np.ndarray  # [N, C]
+    peak_at: np.ndarray  # [N, C], set where the peak may be a new one
+    peak_x: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)  # by norm: channels, x there
+    values: np.ndarray | None = None
+    massive: list[np.ndarray] = field(default_factory=list)
+
+
+@dataclass
 class LnStats:
     """N norms of width C over positions 0 ... P - 1; `moments` are mean, squared deviations, min, max [4, N, 4, P]."""
 
@@ -81,42 +95,53 @@ class LnStats:
             self.small = np.pad(self.small, ((0, 0), (0, more)))
             self.count = np.pad(self.count, (0, more))
 
-    def add(self, taps: Mapping[str, np.ndarray], start: int) -> None:
-        """One text's positions from `start` on.  taps: `<norm>/mean`, `var`, `rstd` [t, 1], `norm`, `out` [t, C]"""
-        t = len(taps[f"{self.norms[0]}/mean"])
-        x = np.empty((len(self.norms), 4, t))
+    def part(self, taps: Mapping[str, np.ndarray], start: int) -> Part:
+        """Some positions of one text, reduced.  taps: `<norm>/mean`, `var`, `rstd` [t, 1], `norm`, `out` [t, C]"""
+        t, N, C = len(taps[f"{self.norms[0]}/mean"]), len(self.norms), self.width
+        part = Part(start, np.empty((N, 4, t)), *(np.empty((N, C)) for _ in range(2)), np.empty((N, C), np.int64))
         for n, norm in enumerate(self.norms):
             for s, leaf in enumerate(("mean", "var", "rstd")):
-                x[n, s] = taps[f"{norm}/{leaf}"][:, 0]
-            x[n, 3] = np.sqrt(_squares(taps[f"{norm}/out"], "tc,tc->t") / self.width)
-            self._add_channels(n, taps[f"{norm}/norm"], x[n], start)
-        self._reserve(start + t)
-        here = slice(start, start + t)
+                part.x[n, s] = taps[f"{norm}/{leaf}"][:, 0]
+            part.x[n, 3] = np.sqrt(_squares(taps[f"{norm}/out"], "tc,tc->t") / C)
+            self._channels(part, n, taps[f"{norm}/norm"])
+        group = np.arange(N * 2).reshape(-1, 2, 1) * _POSITIONS + np.arange(start, start + t)
+        part.values = group * BINS + bins(part.x[:, :2])
+        return part
+
+    def _channels(self, part: Part, n: int, norm: np.ndarray) -> None:
+        part.power[n] = _squares(norm, "tc,tc->c")
+        size = np.abs(norm)
+        part.peak[n] = size.max(axis=0)
+        high = np.flatnonzero(part.peak[n] > self.peak[n])  # what is held now is at most what is held later
+        at = size[:, high].argmax(axis=0)
+        part.peak_at[n, high] = part.start + at
+        part.peak_x.append((high, norm[at, high] / part.x[n, 2, at] + part.x[n, 0, at]))
+        limit = np.sqrt(MASSIVE * self.width)
+        channels = np.flatnonzero(part.peak[n] >= limit)
+        at, which = np.nonzero(size[:, channels] >= limit)
+        part.massive.append((n * self.width + channels[which]) * _POSITIONS + part.start + at)
+
+    def add(self, part: Part) -> None:
+        """Parts of a text in the order of its positions, texts in their order: the last digits depend on it."""
+        t = part.x.shape[-1]
+        self._reserve(part.start + t)
+        here = slice(part.start, part.start + t)
         self.count[here] += 1
         mean, m2, low, high = self.moments[..., here]
-        delta = x - mean
+        delta = part.x - mean
         mean += delta / self.count[here]
-        m2 += delta * (x - mean)
-        np.minimum(low, x, out=low)
-        np.maximum(high, x, out=high)
-        self.small[:, here] += x[:, 1] < SMALL
-        group = np.arange(len(self.norms) * 2).reshape(-1, 2, 1) * _POSITIONS + np.arange(start, start + t)
-        self.values.add(group * BINS + bins(x[:, :2]))
-
-    def _add_channels(self, n: int, norm: np.ndarray, x: np.ndarray, start: int) -> None:
-        self.power[n] += _squares(norm, "tc,tc->c")
-        size = np.abs(norm)
-        top = size.max(axis=0)
-        rising = np.flatnonzero(top > self.peak[n])
-        if len(rising):
-            at = size[:, rising].argmax(axis=0)
-            self.peak[n, rising], self.peak_at[n, rising] = top[rising], start + at
-            self.peak_x[n, rising] = norm[at, rising] / x[2, at] + x[0, at]
-        limit = np.sqrt(MASSIVE * self.width)
-        channels = np.flatnonzero(top >= limit)
-        if len(channels):
-            at, which = np.nonzero(size[:, channels] >= limit)
-            self.massive.add((n * self.width + channels[which]) * _POSITIONS + start + at)
+        m2 += delta * (part.x - mean)
+        np.minimum(low, part.x, out=low)
+        np.maximum(high, part.x, out=high)
+        self.small[:, here] += part.x[:, 1] < SMALL
+        self.power += part.power
+        for n, (channels, x) in enumerate(part.peak_x):
+            rising = part.peak[n, channels] > self.peak[n, channels]
+            self.peak_x[n, channels[rising]] = x[rising]
+        rising = part.peak > self.peak
+        self.peak[rising], self.peak_at[rising] = part.peak[rising], part.peak_at[rising]
+        self.values.add(part.values)
+        self.massive.add(np.concatenate(part.massive))
 
     def __add__(self, other: "LnStats") -> "LnStats":
         """Of both runs.  BadInput where they are not of the same norms."""

@@ -132,7 +132,7 @@ def test_room_doubles_and_ends_at_the_context(deep):
 def test_every_tap_watched_in_chunks_is_that_of_one_pass(deep, ids, length):
     right = one_pass(deep, ids[:length])
     names = [tap.name for tap in all_taps(deep.hparams)]
-    parts = list(deep.engine.watch(ids[:length], names))
+    parts = [taps for taps, finite in deep.engine.watch(ids[:length], names) if finite]
     assert [len(p["embed"]) for p in parts] == [256, 256, 90][: len(parts)] if length == LONG else [3]
     for name in names:
         if name.endswith(("scores", "probs")):
@@ -148,7 +148,7 @@ def test_every_tap_watched_in_chunks_is_that_of_one_pass(deep, ids, length):
 
 def test_watching_computes_as_prefill_does(deep, ids):
     logits, _ = deep.engine.prefill(ids)
-    *_, last = deep.engine.watch(ids, ["logits"])
+    *_, (last, _) = deep.engine.watch(ids, ["logits"])
     close(logits, last["logits"][-1])
 
 
@@ -157,7 +157,8 @@ def test_only_what_is_asked_for_is_computed(deep, ids, monkeypatch):
     weights = dict(deep.engine.weights)
     weights["model/h2/mlp/c_fc/w"] = tf.fill([1, 32, 128], np.float32("nan"))
     broken = engine.Exact(deep.hparams, weights)
-    (part,) = broken.watch(ids[:9], ["h0/ln_2/mean"])
+    ((part, finite),) = broken.watch(ids[:9], ["h0/ln_2/mean"])
+    assert finite
     assert list(part) == ["h0/ln_2/mean"]
     assert part["h0/ln_2/mean"].shape == (9, 1)
     with pytest.raises(NonFinite, match="h2/mlp/fc: NaN or Inf in the forward pass of 9 tokens"):
@@ -214,10 +215,11 @@ def test_large_but_finite_variances_are_no_error(T):
     m = gpt2ln.load(T)
     weights = {k: v * 0 if "c_proj" in k else v for k, v in m.engine.weights.items()}
     taps = [f"{norm}/var" for norm in ("h0/ln_1", "h0/ln_2", "h1/ln_1", "h1/ln_2", "ln_f")]
-    (part,) = engine.Exact(m.hparams, weights).watch([7] * 16, taps)
+    ((part, _),) = engine.Exact(m.hparams, weights).watch([7] * 16, taps)
     scale = np.float32(np.sqrt(3e37 / float(max(x.max() for x in part.values()))))
     big = engine.Exact(m.hparams, weights | {k: weights[k] * scale for k in ("model/wte", "model/wpe")})
-    (part,) = big.watch([7] * 16, taps)
+    ((part, finite),) = big.watch([7] * 16, taps)
+    assert finite
     variances = np.concatenate(list(part.values())).ravel()
     assert np.isfinite(variances).all()
     with np.errstate(over="ignore"):

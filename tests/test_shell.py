@@ -81,7 +81,7 @@ def test_what_nobody_foresaw_is_one_line(cli, T, monkeypatch, error, status, say
     def fail(_):
         raise error
 
-    monkeypatch.setattr("gpt2ln.commands.taps.all_taps", fail)
+    monkeypatch.setattr("gpt2ln.commands.taps.formula", fail)
     one_error(cli("taps", "-m", T), status, says)
     loud = cli("taps", "-v", "-m", T)
     assert loud.status == status
@@ -93,7 +93,7 @@ def test_ctrl_c_is_130_without_a_word(cli, T, monkeypatch):
     def fail(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gpt2ln.commands.taps.all_taps", fail)
+    monkeypatch.setattr("gpt2ln.commands.taps.formula", fail)
     ran = cli("taps", "-m", T)
     assert (ran.status, ran.out, ran.err) == (130, "", "")
 

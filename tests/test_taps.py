@@ -202,19 +202,19 @@ def test_taps_lists_names_shapes_and_bytes(cli, T):
     ran = cli("taps", "-m", T, "h0/ln_1/mean", "h0/attn/{q,probs}", "logits")
     assert (ran.status, ran.err) == (0, "4 taps, 1076 bytes a token and 8 more for each position attended to\n")
     assert ran.out.splitlines() == [
-        "tap            shape  bytes a token",
-        "h0/ln_1/mean   1                  4",
-        "h0/attn/q      2x4               32",
-        "h0/attn/probs  2xT            8 x T",
-        "logits         260             1040",
+        "tap            shape  bytes a token  what",
+        "h0/ln_1/mean   1                  4  u = mean of x over C",
+        "h0/attn/q      2x4               32  queries, heads split",
+        "h0/attn/probs  2xT            8 x T  softmax of scores",
+        "logits         260             1040  ln_f/out wte^T",
     ]
 
 
 def test_taps_as_json(cli, T):
     ran = cli("taps", "-m", T, "--json", "h-1/attn/{q,probs}")
     assert [json.loads(line) for line in ran.out.splitlines()] == [
-        {"tap": "h1/attn/q", "shape": [2, 4], "bytes": 32},
-        {"tap": "h1/attn/probs", "shape": [2, "T"], "bytes": None},
+        {"tap": "h1/attn/q", "shape": [2, 4], "bytes": 32, "what": "queries, heads split"},
+        {"tap": "h1/attn/probs", "shape": [2, "T"], "bytes": None, "what": "softmax of scores"},
     ]
 
 

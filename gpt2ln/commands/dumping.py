@@ -82,7 +82,7 @@ def fill(g, engine, plan: Plan, opened: Callable, replay: Callable = lambda n: N
     from ..observe import dump
 
     with opened as into:
-        todo = sum(len(plan.documents[n].ids) for n in into.pending())
+        todo = sum(len(plan.documents[n].ids) for group in into.pending() for n in group)
         if todo < plan.n_tokens:
             g.note(f"note: {into.state}, {todo} of {plan.n_tokens} tokens are left")
         try:

@@ -27,7 +27,7 @@ def command(g, globs, layers, scheme, form):
     hparams, _ = read_hparams(place.file("hparams.json"))
     if hparams.n_embd % hparams.n_head:
         raise Damaged(f"{place.file('hparams.json')}: n_head {hparams.n_head} does not divide n_embd {hparams.n_embd}")
-    chosen = choose(",".join(globs) or "**", hparams, layers=layers)
+    chosen = choose(",".join(globs) if globs else "**", hparams, layers=layers)
     foreign: dict[str, list[str]] = {}
     for name, tap in same(scheme, hparams.n_layer).items() if scheme else ():
         foreign.setdefault(tap, []).append(name)
