@@ -70,7 +70,7 @@ _NEAR = {
         "blocks.{i}.ln1.hook_normalized": _NORMALIZED.format(norm="h{i}/ln_1"),
         "blocks.{i}.ln2.hook_normalized": _NORMALIZED.format(norm="h{i}/ln_2"),
         "ln_final.hook_normalized": _NORMALIZED.format(norm="ln_f"),
-        "blocks.{i}.attn.hook_attn_scores": "is -inf where h{i}/attn/scores is -1e10; take h{i}/attn/scores",
+        "blocks.{i}.attn.hook_attn_scores": "is -inf or -3.4e38 where h{i}/attn/scores is -1e10; take h{i}/attn/scores",
         "blocks.{i}.attn.hook_result": "is h{i}/attn/out by heads, before the bias; take h{i}/attn/z or h{i}/attn/out",
     },
     "hf": {

@@ -11,7 +11,7 @@ import gpt2ln
 from gpt2ln.checkpoint import load as load_arrays
 from gpt2ln.errors import UsageError
 from gpt2ln.spec import RELEASED, HParams, variables
-from gpt2ln.taps import PRESETS, Tap, all_taps, choose, glob, norm_scopes
+from gpt2ln.taps import FORMULAS, PRESETS, Tap, all_taps, choose, formula, glob, norm_scopes
 
 TINY = HParams(n_vocab=260, n_ctx=16, n_embd=8, n_head=2, n_layer=2)
 DEEP = HParams(n_vocab=260, n_ctx=16, n_embd=8, n_head=2, n_layer=12)
@@ -239,3 +239,65 @@ def test_inspect_shares_the_grammar(cli, T):
     assert [line.split()[0] for line in ran.out.splitlines()[1:]] == [
         f"model/h{i}/{k}" for i in (0, 1) for k in ("attn/c_proj/b", "ln_1/g", "ln_2/g", "mlp/c_proj/b")
     ]
+
+
+# blocks, the end of the pass, and what each tap is
+
+
+@pytest.mark.parametrize(
+    ("layers", "blocks"),
+    [
+        ("0", [0]),
+        ("-1", [11]),
+        ("0,3-5,-1", [0, 3, 4, 5, 11]),
+        ("-3--1", [9, 10, 11]),
+        ("2-2", [2]),
+        (" 1 , 2 ", [1, 2]),
+    ],
+)
+def test_layers_keep_taps_of_those_blocks_alone(layers, blocks):
+    found = [tap.name for tap in choose("**/mean,embed", DEEP, layers=layers)]
+    assert found == [f"h{i}/ln_{n}/mean" for i in blocks for n in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("layers", "says"),
+    [
+        ("12", "12 is out of range; this model has 0..11"),
+        ("-13", "-13 is out of range"),
+        ("0-12", "12 is out of range"),
+        ("5-3", "'5-3' is no rising range"),
+        ("", "'' is no layer"),
+        ("a", "'a' is no layer; expected numbers and ranges: 0,3-5,-1"),
+        ("1;2", "is no layer"),
+        ("1,,2", "'' is no layer"),
+    ],
+)
+def test_layers_that_are_none(layers, says, cli, T):
+    with pytest.raises(UsageError) as caught:
+        choose("**", DEEP, layers=layers)
+    assert says in str(caught.value)
+
+
+def test_layers_that_leave_nothing():
+    with pytest.raises(UsageError, match="no tap is left by 'embed' with --layers 0"):
+        choose("embed", TINY, layers="0")
+
+
+def test_stop_after_leaves_out_what_is_computed_later():
+    assert [tap.name for tap in choose("@resid", TINY, stop_after="h0/mid")] == ["embed", "h0/in", "h0/mid"]
+    assert [tap.name for tap in choose("@resid", TINY, stop_after="h-1/attn/out")] == names("@resid")[:-2]
+    with pytest.raises(UsageError, match="no tap is left by 'logits' with --stop-after h0/mid"):
+        choose("logits", TINY, stop_after="h0/mid")
+    with pytest.raises(UsageError, match="'h0/ln_1/\\*' is 5 taps, h0/ln_1/mean ... h0/ln_1/out; expected one"):
+        choose("**", TINY, stop_after="h0/ln_1/*")
+    with pytest.raises(UsageError, match="no tap matches 'h7/out'"):
+        choose("**", TINY, stop_after="h7/out")
+
+
+def test_every_tap_has_a_formula():
+    found = {tap.name: formula(tap.name) for tap in all_taps(TINY)}
+    assert set(found.values()) == set(FORMULAS.values())
+    assert found["h1/ln_2/out"] == found["ln_f/out"] == "n * g + b"
+    assert found["h1/out"] == "mid + mlp/out, residual stream out"
+    assert found["h1/attn/out"] == "c_proj of z"
