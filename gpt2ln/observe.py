@@ -62,16 +62,12 @@ def _in_order(work: Callable, items: Iterable) -> Iterator:
     """
     ahead: deque[Future] = deque()
     with ThreadPoolExecutor(ABREAST) as pool:
-        try:
-            for item in items:
-                ahead.append(pool.submit(work, item))
-                if len(ahead) > ABREAST:
-                    yield ahead.popleft().result()
-            while ahead:
+        for item in items:
+            ahead.append(pool.submit(work, item))
+            if len(ahead) > ABREAST:
                 yield ahead.popleft().result()
-        finally:
-            for future in ahead:
-                future.cancel()
+        while ahead:
+            yield ahead.popleft().result()
 
 
 def dump(

@@ -160,7 +160,7 @@ def _found(pattern: str, names: Iterable[str], n_layer: int) -> set[str]:
     """Our names first; foreign ones where ours have no match."""
     matches = glob(pattern, n_layer).fullmatch
     found = {name for name in names if matches(name)}
-    foreign = "/" not in pattern and re.search(r"[._\[]|^attentions$", pattern)
+    foreign = re.search(r"[._\[]|^attentions$", pattern)
     return aliases.resolve(matches, n_layer) if foreign and not found else found
 
 

@@ -289,7 +289,7 @@ def test_stop_after_leaves_out_what_is_computed_later():
     assert [tap.name for tap in choose("@resid", TINY, stop_after="h-1/attn/out")] == names("@resid")[:-2]
     with pytest.raises(UsageError, match="no tap is left by 'logits' with --stop-after h0/mid"):
         choose("logits", TINY, stop_after="h0/mid")
-    with pytest.raises(UsageError, match="'h0/ln_1/\\*' is 5 taps, h0/ln_1/mean ... h0/ln_1/out; expected one"):
+    with pytest.raises(UsageError, match=r"'h0/ln_1/\*' is 5 taps, h0/ln_1/mean ... h0/ln_1/out; expected one"):
         choose("**", TINY, stop_after="h0/ln_1/*")
     with pytest.raises(UsageError, match="no tap matches 'h7/out'"):
         choose("**", TINY, stop_after="h7/out")
