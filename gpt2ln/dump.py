@@ -7,7 +7,7 @@ Whatever has its final name is whole.
 import hashlib
 import json
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TextIO
 
@@ -75,7 +75,6 @@ class Npz:
     def finish(self) -> None:
         for name, x in self.plan.tokens(0, len(self.plan.documents)).items():
             self._rows.write(name, 0, x)
-        self._rows.finish()
         part = self.path.with_name(self.path.name + ".part")
         try:
             with disk(part):
@@ -83,17 +82,17 @@ class Npz:
                 part.replace(self.path)
         finally:
             part.unlink(missing_ok=True)
-            self._rows.path.unlink(missing_ok=True)
+            self._rows.abandon()
 
     def _convert(self, part: Path) -> None:
         digests = {}
         with zipfile.ZipFile(part, "w") as archive:
-            for name, x in self._rows.mapped():
-                digests[name] = hashlib.sha256(memoryview(x).cast("B") if x.size else b"").hexdigest()
-                _member(archive, name, x)
+            for name, (dtype, shape) in self._rows.arrays.items():
+                digests[name] = _member(archive, name, np.dtype(dtype), shape, self._rows.blocks(name))
             meta = {"format": FORMAT, **self._provenance, **self.plan.record()}
             meta |= {**self._counts.record(), "arrays_sha256": digests}
-            _member(archive, "meta", np.array(json.dumps(sealed(meta), allow_nan=False)))
+            text = np.array(json.dumps(sealed(meta), allow_nan=False))
+            _member(archive, "meta", text.dtype, (), [text.tobytes()])
 
     def bad(self) -> list[int]:
         return self._counts.documents
@@ -105,11 +104,18 @@ class Npz:
         self._rows.abandon()
 
 
-def _member(archive: zipfile.ZipFile, name: str, x: np.ndarray) -> None:
-    """One array, dated as the format's first day: the same dump is the same bytes."""
-    member = zipfile.ZipInfo(f"{name}.npy")
-    with archive.open(member, "w", force_zip64=True) as file:
-        np.lib.format.write_array(file, x, allow_pickle=False)
+def _member(
+    archive: zipfile.ZipFile, name: str, dtype: np.dtype, shape: tuple[int, ...], blocks: Iterable[bytes]
+) -> str:
+    """One array -> its sha256.  Dated as the format's first day: the same dump is the same bytes."""
+    digest = hashlib.sha256()
+    with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as file:
+        fields = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, fields)
+        for block in blocks:
+            digest.update(block)
+            file.write(block)
+    return digest.hexdigest()
 
 
 class Lines:
@@ -159,7 +165,10 @@ class Lines:
 
 def _numbers(x: np.ndarray) -> list | float | None:
     """Every digit of it, as JSON takes it; a single number without brackets."""
-    x = x[0] if x.shape == (1,) else x
+    return _nulled(x[0] if x.shape == (1,) else x)
+
+
+def _nulled(x: np.ndarray) -> list | float | None:
     if np.isfinite(x).all():
         return x.tolist()
-    return [_numbers(part) for part in x] if x.ndim else None
+    return [_nulled(part) for part in x] if x.ndim else None

@@ -16,10 +16,10 @@ import numpy as np
 
 from .errors import NonFinite
 from .model import Scope, model
+from .prompt import CHUNK
 from .runtime import tf
 from .spec import HParams
 
-CHUNK = 256  # positions of a prompt computed at once: half of the scores of a long prompt lie above the diagonal
 NOT_FINITE = "NaN or Inf in the forward pass"
 SMALLEST = 128  # positions a cache has room for at first; the room doubles when it is full
 

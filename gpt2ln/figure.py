@@ -13,6 +13,8 @@ from .summary import Gains, top_channels
 
 SUFFIXES = ("png", "pdf", "svg")
 _INK, _BLUE, _ORANGE, _GREEN, _GREY = "#222222", "#0072B2", "#D55E00", "#009E73", "#999999"  # told apart by all eyes
+_APART = 50  # bars that have gaps between them
+_LETTERS, _POINTS = 62, 320  # width of a panel: in letters of a label, in points
 _SHOWN = 3  # channels stacked in the second panel
 _NAMED = 6  # channels named in the fourth
 RARE = 0.01  # of all tokens: what is massive less often is drawn only where it is so at position 0
@@ -30,10 +32,10 @@ def check(suffix: str) -> None:
 
 def drawn(stats: LnStats, gains: Gains, form: str) -> bytes:
     """The figure as a file; the same run gives the same bytes."""
-    import matplotlib
+    from matplotlib import style
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context({"svg.hashsalt": "gpt2ln", "font.size": 9, "svg.fonttype": "path"}):
+    with style.context(["default", {"svg.hashsalt": "gpt2ln", "font.size": 9}]):  # whatever a matplotlibrc says
         figure = Figure(figsize=(10, 7.4), layout="constrained")
         axes = figure.subplots(2, 2, sharex=True)
         for draw, ax in zip((_variance, _shares, _output, _massive), axes.flat, strict=True):
@@ -41,11 +43,17 @@ def drawn(stats: LnStats, gains: Gains, form: str) -> bytes:
             ax.spines[["top", "right"]].set_visible(False)
         for ax in axes[1]:
             _depth(ax, stats)
-        figure.suptitle(f"LayerNorm statistics: {stats.tokens:,} tokens of {stats.documents:,} texts", fontsize=11)
+        figure.suptitle(f"LayerNorm statistics: {amount(stats)}", fontsize=11)
         out = io.BytesIO()
         dateless = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
         figure.savefig(out, format=form, dpi=160, metadata=dateless)
     return out.getvalue()
+
+
+def amount(stats: LnStats) -> str:
+    """Of what was read, as a person says it."""
+    counted = ((stats.tokens, "token"), (stats.documents, "text"))
+    return " of ".join(f"{n:,} {what}{'s' * (n != 1)}" for n, what in counted)
 
 
 def _depth(ax, stats: LnStats) -> None:
@@ -60,7 +68,17 @@ def _depth(ax, stats: LnStats) -> None:
     ax.set_xlim(-0.7, len(stats.norms) - 0.3)
 
 
+def _legend(ax) -> None:
+    """One line at the top, in room made for it: never on the data."""
+    into, back = ax.transScale.transform, ax.transScale.inverted().transform
+    (_, bottom), (_, top) = into([(1, y) for y in ax.get_ylim()])
+    ax.set_ylim(ax.get_ylim()[0], back((1, top + 0.14 * (top - bottom)))[1])
+    ax.legend(frameon=False, fontsize=8, loc="upper left", ncols=4, columnspacing=1.4, handlelength=1.6)
+
+
 def _variance(ax, stats: LnStats, gains: Gains) -> None:
+    from matplotlib.ticker import LogFormatterSciNotation
+
     depth = np.arange(len(stats.norms))
     low, middle, high = np.array([stats.quantiles(n, "var", [0.05, 0.5, 0.95]) for n in depth]).T
     ax.fill_between(depth, low, high, color=_BLUE, alpha=0.18, linewidth=0, label="5 to 95 % of tokens")
@@ -69,8 +87,9 @@ def _variance(ax, stats: LnStats, gains: Gains) -> None:
     ax.plot(depth, first, color=_ORANGE, marker="s", markersize=3, linestyle="--", label="position 0, median")
     if min(low.min(), min(first)) > 0:
         ax.set_yscale("log")
+        ax.yaxis.set_minor_formatter(LogFormatterSciNotation(minor_thresholds=(1.5, 0.5)))  # within a decade or so
     ax.set_title("Variance of the norm's input", loc="left")
-    ax.legend(frameon=False, fontsize=8)
+    _legend(ax)
 
 
 def _shares(ax, stats: LnStats, gains: Gains) -> None:
@@ -78,24 +97,24 @@ def _shares(ax, stats: LnStats, gains: Gains) -> None:
     for rank, colour in zip(range(min(_SHOWN, stats.width)), (_BLUE, _GREEN, _GREY), strict=False):
         held = [top_channels(stats, n, _SHOWN)[rank] for n in depth]
         height = np.array([100 * stats.shares(n)[c] for n, c in zip(depth, held, strict=True)])
-        ax.bar(depth, height, bottom=below, color=colour, width=0.8, label=("largest", "second", "third")[rank])
-        if rank == 0:
-            _label_runs(ax, held, height)
+        width, label = 0.8 if len(depth) <= _APART else 1.0, ("largest, numbered", "second", "third")[rank]
+        ax.bar(depth, height, bottom=below, color=colour, width=width, label=label)
         below += height
-    ax.axhline(100 * MASSIVE, color=_INK, linewidth=0.8, linestyle=":")
-    ax.set_ylim(0, max(below.max() * 1.18, 100 * MASSIVE * 1.1))
+    _label_runs(ax, [top_channels(stats, n, 1)[0] for n in depth], below)
+    ax.set_ylim(0, 1.1 * below.max() or 1)
     ax.set_title("Share of the variance held by single channels, %", loc="left")
-    ax.legend(frameon=False, fontsize=8, ncols=3, loc="upper left")
+    _legend(ax)
 
 
 def _label_runs(ax, held: list[int], height: np.ndarray) -> None:
-    """The channel's number, once for each stretch of norms in which it stays the largest."""
+    """The largest channel's number, once for each stretch of norms in which it stays that, where there is room."""
     start = 0
     for n in range(1, len(held) + 1):
         if n == len(held) or held[n] != held[start]:
-            middle = (start + n - 1) / 2
-            ax.text(middle, height[start:n].max() / 2, str(held[start]), ha="center", va="center", fontsize=8,
-                    color="white", fontweight="bold")  # fmt: skip
+            name, room = str(held[start]), _LETTERS * (n - start) / len(held)
+            if len(name) < room:
+                at = (start + n - 1) / 2, height[start:n].max()
+                ax.annotate(name, at, xytext=(0, 2), textcoords="offset points", fontsize=8, ha="center", color=_BLUE)
             start = n
 
 
@@ -103,18 +122,20 @@ def _output(ax, stats: LnStats, gains: Gains) -> None:
     depth = np.arange(len(stats.norms))
     rms = [stats.pooled(n, "rms") for n in depth]
     mean, std = np.array([r.mean for r in rms]), np.array([r.std for r in rms])
-    ax.fill_between(depth, mean - std, mean + std, color=_BLUE, alpha=0.18, linewidth=0, label="one standard deviation")
-    ax.plot(depth, mean, color=_BLUE, marker="o", markersize=3, label="RMS of the output, mean")
+    ax.fill_between(depth, mean - std, mean + std, color=_BLUE, alpha=0.18, linewidth=0, label="± one deviation")
+    ax.plot(depth, mean, color=_BLUE, marker="o", markersize=3, label="output, mean")
     for leaf, colour, style in (("g", _GREEN, "--"), ("b", _GREY, ":")):
         size = [np.sqrt(np.mean(np.square(gains[norm][leaf], dtype=np.float64))) for norm in stats.norms]
-        ax.plot(depth, size, color=colour, linestyle=style, label=f"RMS of {leaf} in the checkpoint")
+        ax.plot(depth, size, color=colour, linestyle=style, label=leaf)
     ax.set_ylim(bottom=0)
-    ax.set_title("What comes out", loc="left")
-    ax.legend(frameon=False, fontsize=8)
+    ax.set_title("RMS of the norm's output, of its gain g and its bias b", loc="left")
+    _legend(ax)
 
 
 def _massive(ax, stats: LnStats, gains: Gains) -> None:
     """Blue: where it is massive at a hundredth of all tokens or more; orange: at position 0 of half of the texts."""
+    from matplotlib.ticker import MaxNLocator
+
     anywhere, first, total = [], [], {}
     for n in range(len(stats.norms)):
         channels, counts = stats.massive_of(n)
@@ -126,21 +147,29 @@ def _massive(ax, stats: LnStats, gains: Gains) -> None:
             first += [(n, channel, begins)] if begins >= 0.5 else []
             if often >= RARE or begins >= 0.5:
                 total[channel] = total.get(channel, 0) + often + begins
-    ax.set_title(f"Massive channels: {100 * MASSIVE:.0f} % of a token's variance or more", loc="left")
+    ax.set_title(f"Massive: {100 * MASSIVE:.0f} % of a token's variance or more", loc="left")
     ax.set_ylabel("channel")
-    ax.set_ylim(-0.04 * stats.width, 1.3 * stats.width)
-    ax.set_yticks([tick for tick in ax.get_yticks() if 0 <= tick <= stats.width])
-    sizes = ((anywhere, "o", _BLUE, "size: share of all tokens"), (first, "s", _ORANGE, "size: share of positions 0"))
-    for points, marker, colour, label in sizes:
-        if points:
-            n, channel, often = map(np.array, zip(*points, strict=True))
-            filled = {"facecolor": colour, "alpha": 0.75} if marker == "o" else {"facecolor": "none"}
-            ax.scatter(n, channel, s=6 + 70 * often, marker=marker, edgecolor=colour, label=label, **filled)
+    ax.set_ylim(-0.04 * stats.width, 1.1 * stats.width)
+    ax.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10], integer=True))
+    ax.set_yticks([tick for tick in ax.get_yticks() if 0 <= tick < stats.width])
+    widest = min(8.7, max(4.0, _POINTS / len(stats.norms))) ** 2  # area of a mark that stays clear of the next
+    _marks(ax, anywhere, widest, {0.1: "10 % of tokens", 1: "all tokens"}, marker="o", facecolor=_BLUE, edgecolor=_BLUE)
+    _marks(ax, first, widest, {1: "all positions 0"}, marker="s", facecolor="none", edgecolor=_ORANGE)
     if not total:
         ax.text(0.5, 0.5, "none", transform=ax.transAxes, ha="center", color=_GREY)
         return
-    ax.legend(frameon=False, fontsize=8, loc="upper left", ncols=2)
+    _legend(ax)
     _name_channels(ax, sorted(total, key=lambda c: -total[c])[:_NAMED], stats)
+
+
+def _marks(ax, points: list[tuple[int, int, float]], widest: float, named: dict[float, str], **look) -> None:
+    """Norm, channel, how often; the area of a mark says how often, and the legend shows some."""
+    if not points:
+        return
+    n, channel, often = map(np.array, zip(*points, strict=True))
+    ax.scatter(n, channel, s=widest * (0.08 + 0.92 * often), linewidth=0.9, **look)
+    for share, name in named.items():
+        ax.scatter([], [], s=widest * (0.08 + 0.92 * share), linewidth=0.9, label=name, **look)
 
 
 def _name_channels(ax, channels: list[int], stats: LnStats) -> None:
@@ -150,4 +179,4 @@ def _name_channels(ax, channels: list[int], stats: LnStats) -> None:
         at = max(channel, lowest)
         ax.annotate(str(channel), (len(stats.norms) - 0.3, at), xytext=(3, 0), textcoords="offset points", fontsize=8,
                     va="center", annotation_clip=False)  # fmt: skip
-        lowest = at + 0.055 * stats.width
+        lowest = at + 0.065 * stats.width

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from .errors import Damaged, UsageError
+from .errors import Damaged, NotFound, UsageError
 from .plan import Plan
 from .provenance import FORMAT, Counts, read_sealed, sealed, total
 from .shards import Shard, disk, lock, sha256
 
 MANIFEST, BEGUN = "manifest.json", "manifest.json.part"
 ANEW = "--force begins anew"
+_ENTRY = {"file", "documents", "rows", "bytes", "sha256", "nonfinite", "nonfinite_documents"}
 
 
 class Folder:
@@ -34,13 +35,23 @@ class Folder:
             folder.mkdir(exist_ok=True)
             self._lock = os.open(folder, os.O_RDONLY)
             lock(self._lock, folder)
-            if force:
-                _clear(folder)
-            if resume:
-                self._resume()
-            if not self.complete:
-                self._save()
-                (folder / MANIFEST).unlink(missing_ok=True)
+        try:
+            with disk(folder):
+                self._take_over(resume, force)
+        except BaseException:
+            with contextlib.suppress(OSError):  # it holds something
+                folder.rmdir()
+            os.close(self._lock)
+            raise
+
+    def _take_over(self, resume: bool, force: bool) -> None:
+        if force:
+            _clear(self.folder)
+        if resume:
+            self._resume()
+        if not self.complete:
+            self._save()
+            (self.folder / MANIFEST).unlink(missing_ok=True)
 
     def _resume(self) -> None:
         """Take over what is whole.  Damaged where a file is not what its manifest says."""
@@ -50,8 +61,8 @@ class Folder:
         found = read_sealed(self.folder / name, next_step=ANEW)
         _same_run(self.folder, found, self._begun)
         self._begun["command"] = found.get("command")
-        for entry in found["shards"]:
-            path = self.folder / entry["file"]
+        for n, entry in self._stated(found, self.folder / name).items():
+            path = self._shard(n)
             if not path.exists():
                 continue
             if (is_now := sha256(path)) != entry["sha256"]:
@@ -59,7 +70,20 @@ class Folder:
                     f"{path}: sha256 {is_now[:16]}..., {name} says {entry['sha256'][:16]}...: changed after it was"
                     " written; remove it, and --resume writes it again"
                 )
-            self._whole[self._edges.index(tuple(entry["documents"]))] = entry
+            self._whole[n] = entry
+
+    def _stated(self, found: dict, where: Path) -> dict[int, dict]:
+        """What a manifest, perhaps without a seal, says of each shard.  Damaged where no dump says so."""
+        try:
+            stated = {self._edges.index(tuple(entry["documents"])): entry for entry in found["shards"]}
+            if all(entry.keys() >= _ENTRY for entry in stated.values()):
+                return stated
+        except (KeyError, TypeError, ValueError):
+            pass
+        raise Damaged(f"{where}: lists shards as no dump does; {ANEW}")
+
+    def _shard(self, n: int) -> Path:
+        return self.folder / f"shard-{n:05d}.safetensors"
 
     @property
     def complete(self) -> bool:
@@ -84,7 +108,7 @@ class Folder:
 
     def begin(self, group: range) -> None:
         n = self._edges.index((group.start, group.stop))
-        self._open = Shard(self.folder / f"shard-{n:05d}.safetensors", self.plan.arrays(group.start, group.stop))
+        self._open = Shard(self._shard(n), self.plan.arrays(group.start, group.stop))
         self._first_rows = dict(
             zip(group, accumulate(map(len, self.plan.rows[group.start :]), initial=0), strict=False)
         )
@@ -118,18 +142,20 @@ class Folder:
         manifest = sealed(self.manifest) if self.complete else self.manifest
         with disk(self.folder / BEGUN):
             whole = self.folder / (BEGUN + ".new")
-            with whole.open("w", encoding="utf-8", newline="\n") as file:
-                file.write(json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            whole.replace(self.folder / BEGUN)
+            try:
+                with whole.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+                    file.write(json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+                whole.replace(self.folder / BEGUN)
+            finally:
+                whole.unlink(missing_ok=True)
 
     def finish(self) -> None:
         assert self.complete, self.state
         with disk(self.folder / MANIFEST):
             if (self.folder / BEGUN).exists():
                 (self.folder / BEGUN).replace(self.folder / MANIFEST)
-            (self.folder / (BEGUN + ".new")).unlink(missing_ok=True)
         os.close(self._lock)
 
     def abandon(self) -> None:
@@ -145,11 +171,13 @@ class Folder:
 
 def check_folder(folder: Path, *, resume: bool, force: bool) -> None:
     """UsageError where a folder is not ours to write into; before anything is computed."""
+    if not folder.absolute().parent.is_dir():
+        raise NotFound(f"{folder.absolute().parent}: no such folder, make it first; it is to hold {folder.name}")
     if not folder.exists():
         return
     if not folder.is_dir():
         raise UsageError(f"{folder}: exists and is no folder; choose another name, or --format npz|jsonl")
-    names = {path.name for path in folder.iterdir()}
+    names = {path.name for path in folder.iterdir()} - {BEGUN + ".new"}  # all that a run killed at once leaves
     if not names or (resume and names & {MANIFEST, BEGUN}):
         return
     if not names & {MANIFEST, BEGUN}:

@@ -14,6 +14,7 @@ from .checkpoint import Bundle, read_index
 from .checkpoint import load as load_arrays
 from .errors import BadInput, Damaged, NotFound, first_five
 from .locate import Place, default_shelves, find, missing_files
+from .prompt import CHUNK, Prompt
 from .shards import sha256
 from .spec import variables
 from .taps import choose, norm_scopes
@@ -62,7 +63,6 @@ class Model:
     def provenance(self) -> dict:
         """What the numbers of a run depend on.  The model's name and place are no part of it: its digests are."""
         from . import __version__
-        from .engine import CHUNK
         from .runtime import facts
 
         engine = self.engine
@@ -140,7 +140,6 @@ class Model:
     def generate(self, text_or_ids: str | Sequence[int], **settings) -> Iterator:
         """`generate.Sample`s; settings are those of `generate.Settings`, and of `sample.Sampling` in `sampling`."""
         from .generate import generate
-        from .prompt import Prompt
         from .settings import Settings
 
         prompt = Prompt(tuple(self.ids(text_or_ids)))

@@ -8,12 +8,12 @@ import numpy as np
 
 from .dump import Sink
 from .engine import Exact, Frozen
+from .prompt import ABREAST
 from .stats import LnStats, Part
 from .taps import NORM_LEAVES, norm_scopes
 
 MASKED = {"scores": np.float32(-1e10), "probs": np.float32(0)}  # what the official graph gives past the diagonal
 
-ABREAST = 2  # texts read side by side
 
 Replay = Callable[[int], Frozen | None]  # number of a document -> statistics of its norms that are frozen
 

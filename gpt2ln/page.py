@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Mapping
 
-from .figure import drawn
+from .figure import amount, drawn
 from .runs import Run
 from .summary import by_layer
 
@@ -29,11 +29,13 @@ _STYLE = """
 :root { color-scheme: light dark; --line: #8884; }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 1320px; padding: 0 1rem; }
 h1 { font-size: 1.4rem; margin: 0 0 .2rem; } p { margin: .3rem 0 1rem; }
-figure { margin: 1rem 0; background: #fff; border: 1px solid var(--line); border-radius: 6px; padding: .5rem; }
-figure svg { width: 100%; height: auto; display: block; }
+figure { margin: 1rem 0; overflow-x: auto; padding: .5rem;
+  background: #fff; border: 1px solid var(--line); border-radius: 6px; }
+figure svg { width: 100%; min-width: 640px; height: auto; display: block; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; width: 100%; white-space: nowrap; }
 th, td { padding: .25rem .6rem; text-align: right; border-bottom: 1px solid var(--line); }
+th:first-child, td:first-child { position: sticky; left: 0; background: Canvas; }
 th:first-child, td:first-child, th:last-child, td:last-child { text-align: left; }
 th button { all: unset; cursor: pointer; font-weight: 600; }
 th button:focus-visible { outline: 2px solid; } th[aria-sort] button::after { content: " \\25B2"; font-size: .7em; }
@@ -47,9 +49,8 @@ const table = document.querySelector("table"), body = table.tBodies[0], heads = 
 function sortBy(n, down) {
   const key = row => row.cells[n].dataset.key, number = row => Number(key(row));
   const text = heads[n].dataset.kind === "text";
-  const rows = [...body.rows].sort((a, b) => text ? key(a).localeCompare(key(b)) : number(a) - number(b));
-  if (down) rows.reverse();
-  body.append(...rows);
+  const order = (a, b) => text ? key(a).localeCompare(key(b)) : number(a) - number(b);
+  body.append(...[...body.rows].sort((a, b) => down ? order(b, a) : order(a, b)));
   heads.forEach((head, i) => i === n ? head.setAttribute("aria-sort", down ? "descending" : "ascending")
                                      : head.removeAttribute("aria-sort"));
 }
@@ -74,8 +75,8 @@ def page(run: Run, k: int) -> str:
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>LayerNorm statistics</title><style>{_STYLE}</style></head><body>
 <h1>LayerNorm statistics</h1>
-<p>{run.stats.tokens:,} tokens of {run.stats.documents:,} texts; {html.escape(hparams)}; checkpoint index
-{model["index_sha256"][:12]}. {_apart(rows)}</p>
+<p>{amount(run.stats)}; {html.escape(hparams)}; checkpoint index {html.escape(model["index_sha256"][:12])}.
+{html.escape(_apart(rows))}</p>
 <figure>{figure}</figure>
 <div class="scroll"><table><thead><tr>{"".join(_head(name) for name in _COLUMNS)}</tr></thead><tbody>
 {"".join(_row(n, row) for n, row in enumerate(rows))}</tbody></table></div>
@@ -102,7 +103,7 @@ def _head(name: str) -> str:
 def _row(n: int, row: Mapping) -> str:
     channels = ", ".join(_channel(c) for c in row["channels"])
     shown = {name: (row[name]["mean"], f"{row[name]['mean']:.4g}") for name in ("mean", "var", "rms", "g")}
-    shown |= {"norm": (n, row["norm"]), "count": (row["count"], f"{row['count']:,}")}
+    shown |= {"norm": (n, html.escape(row["norm"])), "count": (row["count"], f"{row['count']:,}")}
     shown |= {name: (row["var"][name], f"{row['var'][name]:.4g}") for name in ("median", "max")}
     shown |= {"at0": (row["position_0"]["var"], f"{row['position_0']['var']:.4g}")}
     shown |= {"rstd": (row["rstd"]["median"], f"{row['rstd']['median']:.4g}")}

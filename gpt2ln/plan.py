@@ -30,7 +30,7 @@ class Positions:
 
     def __post_init__(self):
         for part in self._parts:
-            if not re.fullmatch(r"-?\d{1,9}|(-?\d{1,9})?:(-?\d{1,9})?", part):
+            if not re.fullmatch(r"-?[0-9]{1,9}|(-?[0-9]{1,9})?:(-?[0-9]{1,9})?", part):
                 raise UsageError(f"positions {self.text!r}: {part!r} is none; expected all, last, 5, 0:16 or -4:")
 
     @property
@@ -94,7 +94,7 @@ class Plan:
         """What stands beside the taps of documents first ... last - 1.
 
         `tokens` all ids, `doc_ptr` where each document begins in them, `token_bytes` and `token_ptr` their bytes;
-        `rows`, unless every position is kept, says which token each row belongs to.
+        `rows`, unless every row is kept, says which token each row belongs to.
         """
         ids = [i for document in self.documents[first:last] for i in document.ids]
         spelt = [self.spell(i) for i in ids]
@@ -105,7 +105,7 @@ class Plan:
             "token_bytes": np.frombuffer(b"".join(spelt), np.uint8),
             "token_ptr": np.array([0, *accumulate(map(len, spelt))], np.int64),
         }
-        if self.positions != Positions():
+        if self.n_rows < self.n_tokens:
             kept = [start + rows for start, rows in zip(starts, self.rows[first:last], strict=False)]
             beside["rows"] = np.concatenate(kept).astype(np.int64)
         return beside
@@ -131,7 +131,7 @@ class Plan:
         edges, held = [0], 0
         for n, rows in enumerate(self.rows):
             size = len(rows) * self.row_bytes
-            if held and held + size > limit:
+            if size and held and held + size > limit:
                 edges.append(n)
                 held = 0
             held += size

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+CHUNK = 256  # positions of a prompt computed at once: half of the scores of a long prompt lie above the diagonal
+ABREAST = 2  # texts watched side by side
+
 
 @dataclass(frozen=True)
 class Prompt:

@@ -23,6 +23,10 @@ def sealed(record: Mapping) -> dict:
     return {**record, "seal": seal(record)}
 
 
+def array_sha256(x: np.ndarray) -> str:
+    return hashlib.sha256(memoryview(x).cast("B") if x.size else b"").hexdigest()
+
+
 class Counts:
     """Values that are not finite, by tap, and the documents whose forward pass was not.  Any thread may add."""
 

@@ -5,7 +5,7 @@ a run repeats itself bit for bit.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,7 +13,8 @@ import numpy as np
 
 from .errors import BadInput, Damaged, NotFound
 from .prompt import Prompt
-from .provenance import FORMAT, read_sealed, seal
+from .provenance import FORMAT, array_sha256, read_sealed, seal
+from .shards import sha256
 from .spec import HParams
 from .taps import norm_scopes
 
@@ -31,9 +32,10 @@ class Replay:
         self.path, self.documents, self._frozen = path, [], []
         record = meta(path)
         self.seal, self.index_sha256 = record["seal"], record["model"]["index_sha256"]
+        self.prefix_token, self.dtype = record["prefix_token"], record["dtype"]
         norms = norm_scopes(hparams)
-        for ids, taps in documents(path):
-            self.documents.append(Prompt(tuple(ids)))
+        for stated, (ids, taps) in zip(record["documents"], documents(path, leaves=FROZEN), strict=True):
+            self.documents.append(Prompt(tuple(ids), None, stated["id"]))
             try:
                 self._frozen.append(frozen_from(taps, len(ids), norms))
             except BadInput as cause:
@@ -56,14 +58,22 @@ def _few(lengths: Sequence[int]) -> str:
     return ", ".join(map(str, lengths[:5])) + (", ..." if len(lengths) > 5 else "")
 
 
-def documents(path: Path) -> Iterator[tuple[list[int], dict[str, np.ndarray]]]:
-    """Token ids and taps [rows, ...] of each document of a dump, folder or npz.  Damaged, or BadInput for no dump."""
-    for arrays in _files(path):
-        taps = {name: x for name, x in arrays.items() if name not in _BESIDE}
-        starts = arrays["doc_ptr"]
+def documents(path: Path, *, leaves: Sequence[str] | None = None) -> Iterator[tuple[list[int], dict[str, np.ndarray]]]:
+    """Token ids and taps [rows, ...] of each document of a dump, folder or npz.  Damaged, or BadInput for no dump.
+
+    leaves: taps that end so, and no others.
+    """
+
+    def kept(name: str) -> bool:
+        return leaves is None or name in _BESIDE or name.rsplit("/", 1)[-1] in leaves
+
+    for where, arrays in _files(path, kept):
+        if missing := [name for name in ("tokens", "doc_ptr") if name not in arrays]:
+            raise Damaged(f"{where}: has no {missing[0]}; {_ANEW}")
         if "rows" in arrays:
             raise BadInput(f"{path}: holds some positions alone; {_ANEW} --positions all")
-        for first, last in pairwise(starts.tolist()):
+        taps = {name: x for name, x in arrays.items() if name not in _BESIDE}
+        for first, last in pairwise(arrays["doc_ptr"].tolist()):
             yield arrays["tokens"][first:last].tolist(), {name: x[first:last] for name, x in taps.items()}
 
 
@@ -86,37 +96,49 @@ def meta(path: Path) -> dict:
 
 
 def _npz_meta(path: Path) -> dict:
-    with _npz(path) as arrays:
-        if "meta" not in arrays:
-            raise BadInput(f"{path}: has no meta; expected an npz that dump wrote")
-        record = json.loads(str(arrays["meta"]))
+    held = _npz(path, "meta".__eq__)
+    try:
+        record = json.loads(str(held["meta"]))
+    except (KeyError, ValueError):
+        raise BadInput(f"{path}: has no meta that is JSON; expected an npz that dump wrote") from None
+    if not isinstance(record, dict):
+        raise BadInput(f"{path}: its meta is no object; expected an npz that dump wrote")
     if record.get("seal") != seal(record):
         raise Damaged(f"{path}: its meta was changed after it was sealed; {_ANEW}")
     return record
 
 
-def _npz(path: Path):
+def _npz(path: Path, kept: Callable[[str], bool]) -> dict[str, np.ndarray]:
     try:
-        return np.load(path, allow_pickle=False)
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:  # numpy leaves a bad one open
+            return {name: arrays[name] for name in arrays.files if kept(name)}
     except FileNotFoundError:
         raise NotFound(f"{path.absolute()}: no such dump") from None
-    except (ValueError, EOFError, OSError) as cause:
-        raise Damaged(f"{path}: cannot be read as npz ({str(cause).splitlines()[0]}); {_ANEW}") from None
+    except Exception as cause:  # what numpy and zipfile raise has no common class
+        raise Damaged(f"{path}: cannot be read as npz ({str(cause).partition(chr(10))[0]}); {_ANEW}") from None
 
 
-def _files(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
+def _files(path: Path, kept: Callable[[str], bool]) -> Iterator[tuple[Path, dict[str, np.ndarray]]]:
+    """Arrays file by file, each held against the digest that the seal covers."""
     record = meta(path)
     if not path.is_dir():
-        with _npz(path) as arrays:
-            yield {name: arrays[name] for name in arrays.files}
+        arrays = _npz(path, kept)
+        for name, x in arrays.items():
+            if name != "meta" and record["arrays_sha256"].get(name) != array_sha256(x):
+                raise Damaged(f"{path}: {name} was changed after it was sealed; {_ANEW}")
+        yield path, arrays
         return
-    from safetensors.numpy import load_file
+    from safetensors import safe_open
 
     for entry in record["shards"]:
+        shard = path / entry["file"]
         try:
-            yield load_file(path / entry["file"])
-        except Exception as cause:  # the library's errors have no common class
-            raise Damaged(f"{path / entry['file']}: {cause}; {_ANEW}") from None
+            if sha256(shard) != entry["sha256"]:
+                raise Damaged(f"{shard}: was changed after it was sealed; {_ANEW}")
+            with safe_open(shard, "numpy") as file:
+                yield shard, {name: file.get_tensor(name) for name in file.keys() if kept(name)}  # noqa: SIM118
+        except OSError as cause:
+            raise Damaged(f"{shard}: {cause.strerror or cause}; {_ANEW}") from None
 
 
 def frozen_from(taps: Mapping[str, np.ndarray], T: int, norms: Sequence[str]) -> dict[str, np.ndarray]:

@@ -14,7 +14,7 @@ from .summary import Gains
 
 FORMAT = "gpt2ln ln-stats 1"
 # What must be equal for two runs to be parts of one: the numbers would not mean the same otherwise.
-_SAME = ("format", "formulas_version", "model", "tokenizer_sha256")
+_SAME = ("formulas_version", "model", "tokenizer_sha256")
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,12 @@ class Run:
             raise BadInput(f"{path}: format {record.get('format')!r}, expected {FORMAT!r}, as ln-stats -o writes it")
         try:
             stats = LnStats.of(record["stats"])
-            gains = {norm: {k: np.array(v) for k, v in pair.items()} for norm, pair in record["gains"].items()}
-            documents = record["documents_sha256"]
-        except (KeyError, TypeError, ValueError) as cause:
-            raise BadInput(f"{path}: {cause}; make it again with ln-stats -o") from None
-        rest = {k: v for k, v in record.items() if k not in ("stats", "gains", "documents_sha256", "seal")}
+            given = record["gains"]
+            gains = {n: {k: np.array(given[n][k], float).reshape(stats.width) for k in "gb"} for n in stats.norms}
+            documents = list(record["documents_sha256"])
+        except (KeyError, OverflowError, TypeError, ValueError) as cause:
+            raise BadInput(f"{path}: not what ln-stats -o writes ({cause!r}); make it again with ln-stats -o") from None
+        rest = {k: v for k, v in record.items() if k not in ("format", "stats", "gains", "documents_sha256", "seal")}
         return cls(rest, stats, gains, documents)
 
 

@@ -90,7 +90,7 @@ class Shard:
             return
         width = math.prod(shape[1:])
         assert values.shape[1:] == shape[1:], (name, shape, values.shape)
-        assert row + len(values) <= shape[0], (name, shape, row, len(values))
+        assert 0 <= row <= shape[0] - len(values), (name, shape, row, len(values))
         with disk(self.part):
             self._put(memoryview(values).cast("B"), self._offsets[name] + row * width * values.itemsize)
 
@@ -101,25 +101,32 @@ class Shard:
             view, at = view[done:], at + done
 
     def finish(self) -> str:
-        """Give the file its name -> its sha256."""
+        """Give the file its name -> its sha256.  The lock holds until it has it."""
         with disk(self.part):
             os.fsync(self._fd)
-            os.close(self._fd)
             digest = sha256(self.part)
             self.part.replace(self.path)
+        self._close()
         return digest
 
-    def mapped(self) -> Iterator[tuple[str, np.ndarray]]:
-        """The arrays of the finished file, mapped."""
-        for name, (dtype, shape) in self.arrays.items():
-            if math.prod(shape):
-                yield name, np.memmap(self.path, dtype, "r", self._offsets[name], shape)
-            else:
-                yield name, np.empty(shape, dtype)
+    def blocks(self, name: str) -> Iterator[bytes]:
+        """The bytes of an array as they are written, some at a time; before `finish`."""
+        dtype, shape = self.arrays[name]
+        at, left = self._offsets[name], np.dtype(dtype).itemsize * math.prod(shape)
+        while left:
+            block = os.pread(self._fd, min(left, _BLOCK), at)
+            yield block
+            at, left = at + len(block), left - len(block)
 
     def abandon(self) -> None:
+        """Remove what has no name yet."""
+        if self._fd is not None:
+            self.part.unlink(missing_ok=True)
+            self._close()
+
+    def _close(self) -> None:
         os.close(self._fd)
-        self.part.unlink(missing_ok=True)
+        self._fd = None
 
 
 def lock(handle: int, path: Path) -> None:

@@ -46,10 +46,17 @@ class Part:
     x: np.ndarray  # [N, 4, t] the statistics
     power: np.ndarray  # [N, C]
     peak: np.ndarray  # [N, C]
-    peak_at: np.ndarray  # [N, C], set where the peak may be a new one
-    peak_x: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)  # by norm: channels, x there
+    peak_at: np.ndarray  # [N, C], this and the next set where the peak may be a new one
+    peak_x: np.ndarray
     values: np.ndarray | None = None
     massive: list[np.ndarray] = field(default_factory=list)
+
+
+def _peaks(a: "Part | LnStats", b: "Part | LnStats") -> list[np.ndarray]:
+    """Of both: the higher; of equal ones the earlier, then the one with the lower x, so that no order shows."""
+    earlier = (b.peak_at < a.peak_at) | (b.peak_at == a.peak_at) & (b.peak_x < a.peak_x)
+    taken = (b.peak > a.peak) | (b.peak == a.peak) & earlier
+    return [np.where(taken, getattr(b, k), getattr(a, k)) for k in ("peak", "peak_at", "peak_x")]
 
 
 @dataclass
@@ -98,7 +105,8 @@ class LnStats:
     def part(self, taps: Mapping[str, np.ndarray], start: int) -> Part:
         """Some positions of one text, reduced.  taps: `<norm>/mean`, `var`, `rstd` [t, 1], `norm`, `out` [t, C]"""
         t, N, C = len(taps[f"{self.norms[0]}/mean"]), len(self.norms), self.width
-        part = Part(start, np.empty((N, 4, t)), *(np.empty((N, C)) for _ in range(2)), np.empty((N, C), np.int64))
+        channels = [np.zeros((N, C), dtype) for dtype in (float, float, np.int64, float)]
+        part = Part(start, np.empty((N, 4, t)), *channels)
         for n, norm in enumerate(self.norms):
             for s, leaf in enumerate(("mean", "var", "rstd")):
                 part.x[n, s] = taps[f"{norm}/{leaf}"][:, 0]
@@ -112,10 +120,10 @@ class LnStats:
         part.power[n] = _squares(norm, "tc,tc->c")
         size = np.abs(norm)
         part.peak[n] = size.max(axis=0)
-        high = np.flatnonzero(part.peak[n] > self.peak[n])  # what is held now is at most what is held later
+        high = np.flatnonzero(part.peak[n] >= self.peak[n])  # what is held now is at most what is held later
         at = size[:, high].argmax(axis=0)
         part.peak_at[n, high] = part.start + at
-        part.peak_x.append((high, norm[at, high] / part.x[n, 2, at] + part.x[n, 0, at]))
+        part.peak_x[n, high] = norm[at, high] / part.x[n, 2, at] + part.x[n, 0, at]
         limit = np.sqrt(MASSIVE * self.width)
         channels = np.flatnonzero(part.peak[n] >= limit)
         at, which = np.nonzero(size[:, channels] >= limit)
@@ -135,11 +143,7 @@ class LnStats:
         np.maximum(high, part.x, out=high)
         self.small[:, here] += part.x[:, 1] < SMALL
         self.power += part.power
-        for n, (channels, x) in enumerate(part.peak_x):
-            rising = part.peak[n, channels] > self.peak[n, channels]
-            self.peak_x[n, channels[rising]] = x[rising]
-        rising = part.peak > self.peak
-        self.peak[rising], self.peak_at[rising] = part.peak[rising], part.peak_at[rising]
+        self.peak, self.peak_at, self.peak_x = _peaks(self, part)
         self.values.add(part.values)
         self.massive.add(np.concatenate(part.massive))
 
@@ -155,8 +159,7 @@ class LnStats:
         delta = mean_b - mean
         moments = [mean + delta * b / count, m2 + m2_b + delta**2 * a * b / count]
         moments += [np.minimum(low, low_b), np.maximum(high, high_b)]
-        later = (other.peak > self.peak) | ((other.peak == self.peak) & (other.peak_at < self.peak_at))
-        peaks = [np.where(later, getattr(other, k), getattr(self, k)) for k in ("peak", "peak_at", "peak_x")]
+        peaks = _peaks(self, other)
         tallies = self.values + other.values, self.massive + other.massive
         documents, small = self.documents + other.documents, self.small + other.small
         power = self.power + other.power

@@ -14,6 +14,7 @@ import gpt2ln
 from gpt2ln import commands
 
 from . import tiny as made_up
+from .warm import keep_engines
 
 settings.register_profile("shared machine", deadline=None)  # a slow example says nothing about the code
 settings.load_profile("shared machine")
@@ -74,3 +75,33 @@ def golden():
 @pytest.fixture(scope="session")
 def golden_model():
     return gpt2ln.load(GOLDEN / "model")
+
+
+@pytest.fixture
+def warm(monkeypatch):
+    """Commands in this process keep the engines they have opened."""
+    keep_engines(monkeypatch)
+
+
+@pytest.fixture
+def dump(cli, T, tmp_path, monkeypatch, warm):
+    """`dump -m T ...` in an empty folder."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return lambda *argv: cli("dump", "-m", T, *argv)
+
+
+@pytest.fixture
+def no_weights(monkeypatch):
+    """A command that reads the weights fails the test."""
+    monkeypatch.setattr("gpt2ln.library.Model.engine", property(lambda model: pytest.fail("weights were read")))
+
+
+@pytest.fixture(scope="session")
+def broken(tmp_path_factory) -> Path:
+    """T with NaN in a gain of the last ln_2."""
+
+    def edit(w):
+        w["model/h1/ln_2/g"][3] = np.nan
+
+    return made_up.tiny(tmp_path_factory.mktemp("broken") / "m", edit)

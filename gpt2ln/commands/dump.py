@@ -5,7 +5,9 @@ from pathlib import Path
 
 import click
 
+from ..errors import UsageError
 from ..plan import DTYPES, Plan, Positions
+from ..prompt import ABREAST, CHUNK
 from ..taps import choose
 from .documents import OVERFLOW, read_documents
 from .dumping import FORMATS, MB, SHARD_MB, check_target, fill, form_of, sink
@@ -43,17 +45,21 @@ def command(
         documents, replay = read_documents(g, model, "dump", overflow, **sources), None
     else:
         documents, replay = _replayed(g, model, Path(ln_from), overflow, sources)
+    prefix_token = replay.prefix_token if replay and documents is replay.documents else sources["prefix_token"]
     chosen = choose(taps, model.hparams, layers=layers, stop_after=stop_after)
     plan = Plan(tuple(chosen), tuple(documents), model.bpe.token_bytes, Positions(positions), dtype)
     form, limit = form_of(output, form), shard_mb * MB
     if dry_run:
-        click.echo(_sizes(plan, form, limit, output), nl=False)
+        click.echo(_sizes(plan, form, limit), nl=False)
+        folder = Path(output or "-").absolute().parent
+        if folder.is_dir():
+            g.note(f"{shutil.disk_usage(folder).free} bytes are free in {folder}")
         return
     where = dict(limit=limit, resume=resume, force=force)
     check_target(plan, output, form, **where)
-    g.afford(model, 1, plan.width)
+    g.afford(model, ABREAST, plan.width, held=ABREAST * 2 * min(CHUNK, plan.width) * plan.row_bytes)
     engine = model.engine
-    provenance = model.provenance() | {"prefix_token": sources["prefix_token"], "overflow": overflow}
+    provenance = model.provenance() | {"prefix_token": prefix_token, "overflow": overflow}
     provenance |= {"ln_from": replay.seal if replay else None, "command": g.command_line("--resume", "--force", "-q")}
     opened = sink(plan, provenance, output, form, **where)
     fill(g, engine, plan, opened, replay or (lambda document: None))
@@ -66,15 +72,19 @@ def _replayed(g, model, path: Path, overflow: str, sources: dict):
     replay = Replay(path, model.hparams)
     if all(value is None for key, value in sources.items() if key != "prefix_token"):
         documents = replay.documents
+        if sources["prefix_token"] not in ("none", replay.prefix_token):
+            raise UsageError(f"--prefix-token: the texts are those of {path}, read with {replay.prefix_token}")
     else:
         documents = read_documents(g, model, "dump", overflow, **sources)
         replay.check_lengths([len(d.ids) for d in documents])
     if replay.index_sha256 != model.index_sha256:
         g.note(f"warning: the statistics of {path} are those of another checkpoint")
+    if replay.dtype != "float32":
+        g.note(f"warning: the statistics of {path} are {replay.dtype}: no rerun repeats its logits bit for bit")
     return documents, replay
 
 
-def _sizes(plan: Plan, form: str, limit: int, output: str | None) -> str:
+def _sizes(plan: Plan, form: str, limit: int) -> str:
     """Exact: bytes of the arrays of all taps, and of the files of a folder without its manifest."""
     rows = [["documents", str(len(plan.documents))], ["tokens", str(plan.n_tokens)], ["rows", str(plan.n_rows)]]
     rows += [
@@ -84,7 +94,4 @@ def _sizes(plan: Plan, form: str, limit: int, output: str | None) -> str:
     ]
     if form == "dir":
         rows += [["shards", str(len(plan.shards(limit)))], ["bytes of all shards", str(plan.file_bytes(limit))]]
-    folder = Path(output or ".").absolute().parent
-    if folder.is_dir():
-        rows.append(["bytes free there", str(shutil.disk_usage(folder).free)])
     return as_table(["what", "number"], rows)

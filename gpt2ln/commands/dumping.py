@@ -32,10 +32,16 @@ def check_target(plan: Plan, output: str | None, form: str, *, limit: int, resum
     if resume and form != "dir":
         raise UsageError(f"--resume: only a folder goes on where it stopped, this is {form}; pass --format dir")
     if form == "jsonl":
+        if output not in (None, "-"):
+            checked(Path(output), force)
         return
     target = Path(output)
     if form == "npz":
         checked(target, force)
+        if target.exists() and not target.is_file():
+            raise UsageError(f"{target}: is no plain file; to a pipe or device goes jsonl alone")
+        if (part := target.with_name(target.name + ".part")).exists() and not force:
+            raise UsageError(f"{part}: exists, left by an interrupted run or used by another; --force overwrites it")
         need, held = 2 * plan.file_bytes(plan.tap_bytes), 0  # rows first, then the npz
     else:
         from ..folder import check_folder, held_bytes
@@ -64,7 +70,7 @@ def sink(
             lines.finish()
         return
     if form == "npz":
-        opened = Npz(Path(output), plan, provenance)
+        opened = Npz(Path(output).resolve(), plan, provenance)
     else:
         from ..folder import Folder
 
@@ -106,7 +112,7 @@ class SampleDump:
 
     def __init__(self, g, model, spec: str | None, output: str | None, prefix_token: str, force: bool):
         self.g, self.model, self.output = g, model, output
-        if spec is not None and output in (None, "-"):
+        if output == "-" or (spec is not None and output is None):
             raise UsageError("--dump-taps: give a place with --dump-to, FILE.npz, FILE.jsonl or a folder")
         self.taps = tuple(choose(spec or "@ln-stats", model.hparams)) if output is not None else ()
         self._where = dict(limit=SHARD_MB * MB, resume=False, force=force)

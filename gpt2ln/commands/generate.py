@@ -8,6 +8,7 @@ from typing import TextIO
 
 import click
 
+from ..errors import UsageError
 from ..prompt import Prompt
 from ..sample import Sampling
 from .dumping import SampleDump
@@ -89,6 +90,8 @@ def command(
         g.note("note: --logprobs shows with --format jsonl alone")
     dump = SampleDump(g, model, dump_taps, dump_to, prefix_token, force)
     dump.check(prompts, settings)
+    if output is not None and output == dump_to:
+        raise UsageError(f"{output}: named by --output and by --dump-to; the dump needs a place of its own")
     with results(output, force) as out:
         writer = WRITERS[form](out, model, settings, prefix_token, include_prompt)
         live = stream and form == "text" and settings.batch_size == 1

@@ -39,13 +39,13 @@ def command(g, text, merge, by, k, form, output, plot, html, force, overflow, **
 
         check("svg" if plot is None else Path(plot).suffix.removeprefix("."))
     run = _merged(g, text, sources) if merge else _watched(g, text, overflow, sources)
-    click.echo(FORMATS[form](run, by, k), nl=False)
-    for remark in remarks(run):
-        g.note(remark)
     for path, made in ((output, _json), (plot, _plot), (html, _html)):
         if path is not None:
             with results(path, force, binary=True) as file:
                 file.write(made(run, Path(path), k))
+    click.echo(FORMATS[form](run, by, k), nl=False)
+    for remark in remarks(run):
+        g.note(remark)
 
 
 def _json(run, path: Path, k: int) -> bytes:
@@ -67,14 +67,17 @@ def _html(run, path: Path, k: int) -> bytes:
 def _watched(g, text: tuple[str, ...], overflow: str, sources: dict):
     """Run the texts."""
     from ..plan import digest_of
+    from ..prompt import ABREAST, CHUNK
     from ..runs import Run
-    from ..taps import FORMULAS_VERSION
+    from ..taps import FORMULAS_VERSION, choose
 
     if len(text) > 1:
         raise UsageError(f"ln-stats: {len(text)} texts; put quotes around one, or give --lines FILE; files: --merge")
     model = g.open()
     documents = read_documents(g, model, "ln-stats", overflow, text=text[0] if text else None, **sources)
-    g.afford(model, 1, max(len(d.ids) for d in documents))
+    longest = max(len(d.ids) for d in documents)
+    row = sum(tap.bytes_a_token() for tap in choose("@ln", model.hparams))
+    g.afford(model, ABREAST, longest, held=ABREAST * min(CHUNK, longest) * row)
     engine = model.engine
     from ..observe import ln_stats
 
@@ -92,9 +95,10 @@ def _merged(g, names: tuple[str, ...], sources: dict):
     given = [key for key, value in sources.items() if value is not None and key != "prefix_token"]
     if given or not names:
         raise UsageError("ln-stats --merge: expected files that ln-stats -o wrote, as in: --merge a.json b.json")
-    for name in names:
-        if not Path(name).is_file():
-            raise NotFound(f"{Path(name).absolute()}: no such file")
+    for path in map(Path, names):
+        if path.is_dir() or not path.exists():
+            what = "is a folder, expected a file that ln-stats -o wrote" if path.is_dir() else "no such file"
+            raise NotFound(f"{path.absolute()}: {what}")
     run, notes = merge([Run.read(Path(name)) for name in names], names)
     for note in notes:
         g.note(note)

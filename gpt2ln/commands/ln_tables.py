@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from ..runs import Run
-from ..summary import by_channel, by_layer, by_position
+from ..summary import at_positions, by_channel, by_layer, by_position
 from .output import as_csv, as_json, as_table
 
 APART = 2.0  # position 0 is spoken of where its variance is that many times the others', or as many times less
@@ -24,7 +24,8 @@ def _json(run: Run, by: str, k: int) -> str:
 
 
 def _csv(run: Run, by: str, k: int) -> str:
-    return as_csv([_flat(row) for row in rows(run, by, k)] or [{"norm": None}])
+    found = [_flat(row) for row in rows(run, by, k)]
+    return as_csv(found) if found else as_csv([_flat(row) for row in rows(run, by, 1)]).splitlines(keepends=True)[0]
 
 
 def _flat(row: dict) -> dict:
@@ -52,6 +53,7 @@ def _table(run: Run, by: str, k: int) -> str:
 
 def _layers(run: Run, k: int) -> str:
     """A line a norm; on a terminal too narrow for it, columns are left out, the least telling first."""
+    top = f"top channels of {run.stats.width}"
     columns = {
         "norm": lambda r: r["norm"],
         "tokens": lambda r: str(r["count"]),
@@ -64,19 +66,19 @@ def _layers(run: Run, k: int) -> str:
         "rms": lambda r: _number(r["rms"]["mean"]),
         "growth": lambda r: f"{r['growth']:.3g}x" if r["growth"] is not None else "-",
         "<100eps": lambda r: str(r["small"]),
-        f"top channels of {run.stats.width}": lambda r: " ".join(map(_channel, r["channels"])),
+        top: lambda r: " ".join(map(_channel, r["channels"])),
     }
     found = by_layer(run.stats, run.gains, k)
-    return _fitting(columns, found, ["<100eps", "rms", "growth", "mean", "max", "tokens", "median"], left=1)
+    return _fitting(columns, found, ["<100eps", "rms", "growth", "mean", "max", "tokens", "median"], left=("norm", top))
 
 
-def _fitting(columns: dict[str, Callable], found: list[dict], spare: list[str], left: int) -> str:
+def _fitting(columns: dict[str, Callable], found: list[dict], spare: list[str], left: Sequence[str]) -> str:
+    """spare: what may be left out, in that order.  left: what is flush left."""
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
     columns = dict(columns)
     while True:
         cells = [[cell(row) for cell in columns.values()] for row in found]
-        flush = (*range(left), len(columns) - 1)
-        text = as_table(list(columns), cells, left=flush)
+        text = as_table(list(columns), cells, left=[i for i, name in enumerate(columns) if name in left])
         if not spare or max(map(len, text.splitlines())) <= room:
             return text
         del columns[spare.pop(0)]
@@ -93,18 +95,24 @@ def _number(x: float | None) -> str:
 
 def _positions(run: Run, k: int) -> str:
     """Positions in groups that double: 0, 1, 2-3, 4-7, ...; JSON and CSV have each."""
-    from ..summary import at_positions
-
-    head = ["norm", "position", "tokens", "mean", "var", "median", "min", "max", "rstd", "rms"]
-    cells = []
-    for n, norm in enumerate(run.stats.norms):
-        for first, last in _doubling(run.stats.positions):
-            r = at_positions(run.stats, n, slice(first, last))
-            var = [_number(r["var"][key]) for key in ("mean", "median", "min", "max")]
-            span = str(first) if last == first + 1 else f"{first}-{last - 1}"
-            rest = [_number(r["rstd"]["median"]), _number(r["rms"]["mean"])]
-            cells.append([norm, span, str(r["count"]), _number(r["mean"]["mean"]), *var, *rest])
-    return as_table(head, cells)
+    columns = {
+        "norm": lambda r: r["norm"],
+        "position": lambda r: _spans([r["span"]]),
+        "tokens": lambda r: str(r["count"]),
+        "mean": lambda r: _number(r["mean"]["mean"]),
+        "var": lambda r: _number(r["var"]["mean"]),
+        "median": lambda r: _number(r["var"]["median"]),
+        "min": lambda r: _number(r["var"]["min"]),
+        "max": lambda r: _number(r["var"]["max"]),
+        "rstd": lambda r: _number(r["rstd"]["median"]),
+        "rms": lambda r: _number(r["rms"]["mean"]),
+    }
+    found = [
+        {"norm": norm, "span": (first, last - 1)} | at_positions(run.stats, n, slice(first, last))
+        for n, norm in enumerate(run.stats.norms)
+        for first, last in _doubling(run.stats.positions)
+    ]
+    return _fitting(columns, found, ["rms", "mean", "min", "max", "tokens", "median"], left=("norm",))
 
 
 def _doubling(positions: int) -> list[tuple[int, int]]:
@@ -113,6 +121,7 @@ def _doubling(positions: int) -> list[tuple[int, int]]:
 
 
 def _channels(run: Run, k: int) -> str:
+    where = "massive at positions"
     columns = {
         "norm": lambda r: r["norm"],
         "channel": lambda r: str(r["channel"]),
@@ -123,10 +132,11 @@ def _channels(run: Run, k: int) -> str:
         "position": lambda r: str(r["peak_position"]),
         "g": lambda r: _number(r["g"]),
         "b": lambda r: _number(r["b"]),
-        "massive at positions": lambda r: _few(_spans(r["positions"])) or "-",
+        where: lambda r: _few(_spans(r["positions"])) or "-",
     }
     found = by_channel(run.stats, run.gains, k)
-    return _fitting(columns, found, ["b", "position", "x there", "peak"], left=1) if found else ""
+    spare = ["b", "position", "x there", "peak", "g", where]
+    return _fitting(columns, found, spare, left=("norm", where))
 
 
 def _few(text: str) -> str:

@@ -110,16 +110,18 @@ class Globals:
                 self.note(f"warning: encoder.json has {bpe.n_vocab} entries, hparams.json says n_vocab {n_vocab}")
         return bpe
 
-    def afford(self, model, sequences: int, positions: int) -> None:
-        """Refuse what does not fit in memory before it is begun; with -v, say how much it is."""
-        need, free = model.bytes_needed(sequences, positions), _available()
+    def afford(self, model, sequences: int, positions: int, *, held: int = 0) -> None:
+        """Refuse what does not fit in memory before it is begun; with -v, say how much it is.
+
+        held: bytes of activations at one time.
+        """
+        need, free = model.bytes_needed(sequences, positions) + held, _available()
+        what = f"weights and {sequences} caches of {positions} positions" + (", and activations" if held else "")
         if self.verbose:
-            self.note(f"memory: about {need / 1e6:.0f} MB for weights and {sequences} caches of {positions} positions")
+            self.note(f"memory: about {need / 1e6:.0f} MB for {what}")
         if free is not None and need > free:
-            raise BadInput(
-                f"memory: about {need / 1e6:.0f} MB needed for weights and {sequences} caches of {positions} positions,"
-                f" {free / 1e6:.0f} MB free; a smaller --batch-size takes less"
-            )
+            way_out = "fewer --taps take less" if held else "a smaller --batch-size takes less"
+            raise BadInput(f"memory: about {need / 1e6:.0f} MB needed for {what}, {free / 1e6:.0f} MB free; {way_out}")
 
 
 def _available() -> int | None:
