@@ -56,7 +56,7 @@ def read_sealed(path: Path, *, next_step: str) -> dict:
     """A JSON object, its seal checked where it has one.  Damaged when it is not what was written."""
     try:
         record = json.loads(path.read_bytes())
-    except ValueError as cause:
+    except (ValueError, RecursionError) as cause:  # brackets without end
         raise Damaged(f"{path}: not JSON ({cause}); {next_step}") from None
     if not isinstance(record, dict):
         raise Damaged(f"{path}: JSON, but no object; {next_step}")

@@ -258,3 +258,10 @@ def test_merging_needs_no_model_and_no_tensorflow(run, tmp_path):
     assert not (tmp_path / "tried").exists()
     assert (tmp_path / "a.html").exists()
     assert (tmp_path / "b.json").exists()
+
+
+@pytest.mark.parametrize("argv", [["-o", "-"], ["--html", "-"], ["-o", "x.svg", "--plot", "./x.svg"]])
+def test_every_file_has_a_name_of_its_own(T, cli, tmp_path, monkeypatch, argv):
+    monkeypatch.chdir(tmp_path)
+    refused(cli("ln-stats", "-m", T, "abc", *argv), 2, "take a name of a file each")
+    assert list(tmp_path.iterdir()) == []

@@ -31,9 +31,11 @@ def command(g, text, merge, by, k, form, output, plot, html, force, overflow, **
     A channel's share is its part of the variance that the norm divides out; it is massive at a token where it alone
     holds a tenth.  Medians are within 1.6 %.
     """
-    for path in (output, plot, html):
-        if path is not None:
-            checked(Path(path), force)
+    files = [path for path in (output, plot, html) if path is not None]
+    if "-" in files or len({Path(path).absolute() for path in files}) < len(files):
+        raise UsageError("ln-stats: -o, --plot and --html take a name of a file each; the table goes to stdout")
+    for path in files:
+        checked(Path(path), force)
     if plot is not None or html is not None:
         from ..figure import check
 
