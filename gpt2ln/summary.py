@@ -12,18 +12,19 @@ Gains = Mapping[str, Mapping[str, np.ndarray]]  # norm -> {"g": [C], "b": [C]}
 
 
 def by_layer(stats: LnStats, gains: Gains, k: int) -> list[dict]:
-    """A row a norm, in the order of the forward pass; `channels`: the k that hold most of the variance."""
+    """A row a norm, in the order of the forward pass; `channels`: the k with most of the variance, together `held`."""
     rows, first = [], None
     for n, norm in enumerate(stats.norms):
         size = x_rms(stats, n)
         first = size if first is None else first
+        channels = [_channel(stats, gains, n, c) for c in top_channels(stats, n, k)]
         rows.append(
             {"norm": norm}
             | at_positions(stats, n, slice(None))
             | {"position_0": position_0(stats, n)}
             | {"x_rms": size, "growth": size / first if first else None}
             | {name: _of_vector(vector) for name, vector in gains[norm].items()}
-            | {"channels": [_channel(stats, gains, n, c) for c in top_channels(stats, n, k)]}
+            | {"held": sum(c["share"] for c in channels), "channels": channels}
         )
     return rows
 

@@ -26,6 +26,7 @@ def test_a_row_a_norm_in_the_order_of_the_forward_pass():
             seen = STATS.pooled(n, name)
             assert [row[name][k] for k in ("mean", "std", "min", "max")] == [seen.mean, seen.std, seen.min, seen.max]
         assert [row["var"]["median"]] == STATS.quantiles(n, "var", [0.5])
+        np.testing.assert_allclose(row["held"], np.sort(STATS.shares(n))[-2:].sum(), rtol=1e-12)
 
 
 def test_the_median_of_rstd_is_that_of_the_median_variance():
