@@ -13,6 +13,7 @@
 A message is one line: where, what was found, what was expected; the next step.
 """
 
+import json
 from collections.abc import Sequence
 
 
@@ -56,3 +57,9 @@ def first_five(items: Sequence[str], between: str = ", ") -> str:
     """Join problems into one line: the first five, then how many more."""
     more = [f"and {len(items) - 5} more"] if len(items) > 5 else []
     return between.join([*items[:5], *more])
+
+
+def in_short(value: object) -> str:
+    """A value as JSON, cut where a message would get too long."""
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."

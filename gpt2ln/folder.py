@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .errors import Damaged, NotFound, UsageError
+from .errors import Damaged, NotFound, UsageError, in_short
 from .plan import Plan
 from .provenance import FORMAT, Counts, read_sealed, sealed, total
 from .shards import Shard, disk, lock, sha256
@@ -206,13 +206,8 @@ def _same_run(folder: Path, found: dict, begun: dict) -> None:
     differing = [key for key in begun if key != "command" and found.get(key) != json.loads(json.dumps(begun[key]))]
     if differing:
         key = differing[0]
-        was, now = (_short(x.get(key)) for x in (found, begun))
+        was, now = (in_short(x.get(key)) for x in (found, begun))
         raise UsageError(
             f"{folder}: was begun with other settings: {', '.join(differing)} ({key} was {was}, is {now}); repeat them"
             f" with --resume, or {ANEW}"
         )
-
-
-def _short(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."

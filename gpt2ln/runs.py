@@ -1,13 +1,12 @@
 """Statistics of a run as a file that merges: `ln-stats -o run.json`, `ln-stats --merge a.json b.json`."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from .errors import BadInput
+from .errors import BadInput, in_short
 from .provenance import read_sealed, sealed
 from .stats import LnStats
 from .summary import Gains
@@ -59,10 +58,11 @@ def merge(runs: Sequence[Run], names: Sequence[str]) -> tuple[Run, list[str]]:
     for run, name in zip(runs, names, strict=True):
         for key in _SAME:
             if (was := first.provenance.get(key)) != (now := run.provenance.get(key)):
-                raise BadInput(f"{name}: {key} is {_short(now)}, in {names[0]} {_short(was)}; runs of one model merge")
+                was, now = in_short(was), in_short(now)
+                raise BadInput(f"{name}: {key} is {now}, in {names[0]} {was}; runs of one model merge")
         for key in sorted({*first.provenance, *run.provenance} - {*_SAME, "command"}):
             if (was := first.provenance.get(key)) != (now := run.provenance.get(key)):
-                notes.append(f"note: {key} is {_short(now)} in {name}, {_short(was)} in {names[0]}")
+                notes.append(f"note: {key} is {in_short(now)} in {name}, {in_short(was)} in {names[0]}")
         if twice := next((d for d in run.documents if d in seen), None):
             notes.append(f"warning: {name} holds documents that {seen[twice]} holds too; they count twice")
         seen |= dict.fromkeys(run.documents, name)
@@ -70,8 +70,3 @@ def merge(runs: Sequence[Run], names: Sequence[str]) -> tuple[Run, list[str]]:
         commands.append(run.provenance.get("command"))
         stats = stats if run is first else stats + run.stats
     return Run({**first.provenance, "command": commands}, stats, first.gains, documents), notes
-
-
-def _short(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -77,6 +77,17 @@ def golden_model():
     return gpt2ln.load(GOLDEN / "model")
 
 
+@pytest.fixture(scope="session")
+def small(T):
+    return gpt2ln.load(T)
+
+
+@pytest.fixture(scope="session")
+def long(tmp_path_factory):
+    """A model whose context holds several chunks."""
+    return gpt2ln.load(made_up.tiny(tmp_path_factory.mktemp("long") / "m", n_ctx=700))
+
+
 @pytest.fixture
 def warm(monkeypatch):
     """Commands in this process keep the engines they have opened."""

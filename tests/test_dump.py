@@ -26,17 +26,6 @@ from .test_shards import mounted
 DOCUMENTS = ((64, 65, 66, 258, 259), (64,), (70, 71, 72), (9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 11, 12, 13, 14, 15, 16))
 
 
-@pytest.fixture(scope="module")
-def small(T):
-    return gpt2ln.load(T)
-
-
-@pytest.fixture(scope="module")
-def long(tmp_path_factory):
-    """A model whose context holds several chunks."""
-    return gpt2ln.load(made_up.tiny(tmp_path_factory.mktemp("long") / "m", n_ctx=700))
-
-
 def plan(m, spec="**", documents=DOCUMENTS, positions="all", dtype="float32") -> Plan:
     prompts = tuple(Prompt(tuple(ids), None, f"doc {n}") for n, ids in enumerate(documents))
     return Plan(tuple(choose(spec, m.hparams)), prompts, m.bpe.token_bytes, Positions(positions), dtype)

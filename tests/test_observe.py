@@ -12,13 +12,6 @@ from gpt2ln.runtime import tf
 from gpt2ln.taps import all_taps
 
 from . import proofs
-from . import tiny as made_up
-
-
-@pytest.fixture(scope="module")
-def long(tmp_path_factory):
-    """A model whose texts take several chunks."""
-    return gpt2ln.load(made_up.tiny(tmp_path_factory.mktemp("long") / "m", n_ctx=700))
 
 
 @pytest.fixture(scope="module")

@@ -16,22 +16,10 @@ from gpt2ln.prompt import Prompt
 from gpt2ln.replay import Replay, documents, frozen_from
 from gpt2ln.taps import choose, norm_scopes
 
-from . import tiny as made_up
 from .dumps import equal
 from .proofs import GOLDEN
 
 TEXTS = ((64, 65, 66, 258), (70,), (1, 2, 3, 4, 5, 6, 7))
-
-
-@pytest.fixture(scope="module")
-def small(T):
-    return gpt2ln.load(T)
-
-
-@pytest.fixture(scope="module")
-def long(tmp_path_factory):
-    """A model whose context holds several chunks."""
-    return gpt2ln.load(made_up.tiny(tmp_path_factory.mktemp("long") / "m", n_ctx=700))
 
 
 def dumped(m, path, spec="@ln-stats", texts=TEXTS, positions="all", limit=None, replay=lambda n: None):
