@@ -7,6 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import gpt2ln
+from gpt2ln.commands import options
+
 from . import tiny as made_up
 from .dumps import here, manifest, read_folder, read_lines, read_npz
 from .refusals import done, refused
@@ -182,3 +185,10 @@ def test_float16_says_what_it_cannot_hold(dump):
     done(ran)
     assert "warning: h0/attn/scores: 6 values are past float16 and became Inf" in ran.err
     assert read_npz(Path("x.npz"))[0]["nonfinite"] == {"h0/attn/scores": 6}
+
+
+def test_activations_that_do_not_fit_are_refused(dump, T, no_weights, monkeypatch):
+    """What is held at a time: two texts' rows of every tap, and a copy."""
+    need = gpt2ln.load(T).bytes_needed(2, 3) + 2 * 2 * 3 * 4 * 260
+    monkeypatch.setattr(options, "_available", lambda: need - 1)
+    refused(dump("abc", "-t", "logits"), 5, "and activations", "fewer --taps take less")

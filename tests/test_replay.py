@@ -16,8 +16,9 @@ from gpt2ln.prompt import Prompt
 from gpt2ln.replay import Replay, documents, frozen_from
 from gpt2ln.taps import choose, norm_scopes
 
-from .dumps import equal
+from .dumps import equal, read_lines
 from .proofs import GOLDEN
+from .refusals import done, refused
 
 TEXTS = ((64, 65, 66, 258), (70,), (1, 2, 3, 4, 5, 6, 7))
 
@@ -256,3 +257,22 @@ def test_only_what_is_needed_is_read(small, tmp_path):
         path = dumped(small, tmp_path / f"a{limit}", spec="@all", limit=limit)
         for _, taps in documents(path, leaves=("mean",)):
             assert list(taps) == [f"{norm}/mean" for norm in norm_scopes(small.hparams)]
+
+
+# the command
+
+
+def test_a_prefix_that_the_dump_was_not_read_with_is_refused(dump):
+    done(dump("abc", "-o", "d.npz"))
+    done(dump("abc", "--prefix-token", "eot", "-o", "eot.npz"))
+    refused(dump("--ln-from", "d.npz", "--prefix-token", "eot"), 2, "the texts are those of d.npz, read with none")
+    meta, *_ = read_lines(done(dump("--ln-from", "eot.npz", "--prefix-token", "eot")))
+    assert meta["prefix_token"] == "eot"
+    assert meta["documents"] == [{"id": None, "tokens": 4}]
+
+
+def test_statistics_in_float16_are_spoken_of(dump):
+    done(dump("abc", "-o", "half.npz", "--dtype", "float16"))
+    ran = dump("--ln-from", "half.npz", "-t", "logits")
+    assert ran.status == 0
+    assert "warning: the statistics of half.npz are float16: no rerun repeats its logits bit for bit" in ran.err

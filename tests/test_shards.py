@@ -136,6 +136,17 @@ def test_the_name_is_given_at_the_end(tmp_path):
     np.testing.assert_array_equal(load_file(tmp_path / "x")["tokens"], values()["tokens"])
 
 
+def test_an_array_comes_out_block_by_block(tmp_path, monkeypatch):
+    monkeypatch.setattr("gpt2ln.shards._BLOCK", 7)
+    shard = Shard(tmp_path / "x", ARRAYS)
+    for name, x in values().items():
+        shard.write(name, 0, x)
+        blocks = list(shard.blocks(name))
+        assert max(map(len, blocks), default=0) <= 7
+        assert b"".join(blocks) == x.tobytes()
+    shard.abandon()
+
+
 def test_abandoned_it_leaves_nothing_and_may_be_abandoned_again(tmp_path):
     shard = Shard(tmp_path / "x", ARRAYS)
     for _ in range(2):
