@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .errors import Damaged, NotFound, UsageError, in_short
+from .errors import Damaged, DiskError, NotFound, UsageError, in_short
 from .plan import Plan
 from .provenance import FORMAT, Counts, read_sealed, sealed, total
 from .shards import Shard, disk, lock, sha256
@@ -159,10 +159,15 @@ class Folder:
         os.close(self._lock)
 
     def abandon(self) -> None:
-        """Whole shards stay for --resume; a folder without any goes."""
+        """Whole shards stay for --resume; a folder without any goes.  Ctrl-C may have come between any two steps."""
         if self._open is not None:
             self._open.abandon()
-        if not self._whole:
+        for part in self.folder.glob("shard-?????.safetensors.part"):  # ours: the folder is locked
+            part.unlink()
+        if self._whole:
+            with contextlib.suppress(DiskError):  # a full disk has the manifest of the shard before
+                self._save()
+        else:
             _clear(self.folder)
             with contextlib.suppress(OSError):  # files that are not ours
                 self.folder.rmdir()

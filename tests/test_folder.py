@@ -224,3 +224,12 @@ def test_other_settings_are_refused_by_name(tmp_path, changes, says):
     assert f"was begun with other settings: {says}" in str(caught.value)
     assert "repeat them with --resume, or --force begins anew" in str(caught.value)
     assert contents(tmp_path / "d") == before
+
+
+def test_given_up_between_two_steps_no_part_of_a_shard_stays(tmp_path):
+    """Ctrl-C after a shard was opened and before the folder knows of it."""
+    folder = begin(tmp_path / "d")
+    fill(folder, groups=1)
+    (tmp_path / "d/shard-00001.safetensors.part").write_bytes(b"begun")
+    folder.abandon()
+    assert names(tmp_path / "d") == ["manifest.json.part", "shard-00000.safetensors"]
