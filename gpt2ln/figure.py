@@ -12,7 +12,7 @@ from .stats import MASSIVE, LnStats
 from .summary import Gains, top_channels
 
 SUFFIXES = ("png", "pdf", "svg")
-_INK, _BLUE, _ORANGE, _GREEN, _GREY = "#222222", "#0072B2", "#D55E00", "#009E73", "#999999"  # told apart by all eyes
+_BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#999999"  # told apart by all eyes
 _APART = 50  # bars that have gaps between them
 _LETTERS, _POINTS = 62, 320  # width of a panel: in letters of a label, in points
 _SHOWN = 3  # channels stacked in the second panel

@@ -144,7 +144,7 @@ def _few(text: str) -> str:
 
 
 def remarks(run: Run) -> list[str]:
-    """What the columns mean, and what a reader must not miss."""
+    """What a reader must not miss."""
     apart = [(r["position_0"]["ratio"], r["norm"]) for r in by_layer(run.stats, run.gains, 0)]
     apart = [(max(ratio, 1 / ratio), ratio, norm) for ratio, norm in apart if ratio]
     if not apart:
