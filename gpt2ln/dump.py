@@ -13,9 +13,10 @@ from typing import Protocol, TextIO
 
 import numpy as np
 
+from .disk import disk
 from .plan import Plan
 from .provenance import FORMAT, Counts, sealed
-from .shards import Shard, disk
+from .shards import Shard
 
 
 class Sink(Protocol):

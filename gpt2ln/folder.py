@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
+from .disk import disk, lock, replace, sha256
 from .errors import Damaged, DiskError, NotFound, UsageError, in_short
 from .plan import Plan
 from .provenance import FORMAT, Counts, read_sealed, sealed, total
-from .shards import Shard, disk, lock, sha256
+from .shards import Shard
 
 MANIFEST, BEGUN = "manifest.json", "manifest.json.part"
 ANEW = "--force begins anew"
@@ -140,16 +141,8 @@ class Folder:
     def _save(self) -> None:
         """Replace the manifest at one stroke; with its seal where nothing is missing."""
         manifest = sealed(self.manifest) if self.complete else self.manifest
-        with disk(self.folder / BEGUN):
-            whole = self.folder / (BEGUN + ".new")
-            try:
-                with whole.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-                    file.write(json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-                    file.flush()
-                    os.fsync(file.fileno())
-                whole.replace(self.folder / BEGUN)
-            finally:
-                whole.unlink(missing_ok=True)
+        text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        replace(self.folder / BEGUN, text.encode("utf-8", "backslashreplace"))
 
     def finish(self) -> None:
         assert self.complete, self.state

@@ -12,11 +12,12 @@ from pathlib import Path
 from .bpe import Bpe, check_ids
 from .checkpoint import Bundle, read_index
 from .checkpoint import load as load_arrays
+from .disk import sha256
 from .errors import BadInput, Damaged, NotFound, first_five
 from .locate import Place, default_shelves, find, missing_files
 from .prompt import CHUNK, Prompt
-from .shards import sha256
-from .spec import variables
+from .published import AGAIN
+from .spec import RELEASED, variables
 from .taps import choose, norm_scopes
 from .weights import check, read_hparams
 
@@ -26,13 +27,15 @@ class Model:
 
     def __init__(self, place: Place, *, threads: int | None = None, device: str = "cpu"):
         if missing := missing_files(place):
-            raise NotFound(f"{place.folder.absolute()}: {first_five(missing)} missing; fetch them into that folder")
+            how = f"run: gpt2ln download {place.name}" if place.name in RELEASED else "put them into that folder"
+            raise NotFound(f"{place.folder.absolute()}: {first_five(missing)} missing; {how}")
         self.place, self._threads, self._device = place, threads, device
         self.bundle: Bundle = read_index(place.prefix)
         self.hparams, self.notes = read_hparams(place.file("hparams.json"))
         findings = check(self.bundle, self.hparams)
         if findings.problems:
-            raise Damaged(f"{place.prefix}: {first_five(findings.problems, '; ')}")
+            again = f"; {AGAIN}" if findings.cut_short else ""
+            raise Damaged(f"{place.prefix}: {first_five(findings.problems, '; ')}{again}")
         self.notes = self.notes + findings.notes
 
     @cached_property

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from .disk import sha256
 from .errors import BadInput, Damaged, NotFound
 from .prompt import Prompt
 from .provenance import FORMAT, array_sha256, read_sealed, seal
-from .shards import sha256
 from .spec import HParams
 from .taps import norm_scopes
 

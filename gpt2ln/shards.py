@@ -4,8 +4,6 @@ The safetensors library writes arrays that lie whole in memory.  The format is e
 the arrays; what is written here is read back with the library.  A file has its name only when it is whole.
 """
 
-import fcntl
-import hashlib
 import json
 import math
 import os
@@ -15,10 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from .errors import DiskError
+from .disk import BLOCK, disk, lock, sha256
 
 _CODES = {"float32": "F32", "float16": "F16", "int32": "I32", "int64": "I64", "uint8": "U8"}
-_BLOCK = 1 << 22
 
 Arrays = Mapping[str, tuple[str, tuple[int, ...]]]  # name -> dtype, shape
 
@@ -27,9 +24,9 @@ def array_bytes(arrays: Arrays) -> int:
     return sum(np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in arrays.values())
 
 
-def header(arrays: Arrays) -> bytes:
+def header(arrays: Arrays, metadata: Mapping[str, str] | None = None) -> bytes:
     """What stands before the data, padded to eight bytes as the format asks."""
-    at, fields = 0, {}
+    at, fields = 0, {"__metadata__": dict(metadata)} if metadata else {}
     for name, (dtype, shape) in arrays.items():
         end = at + np.dtype(dtype).itemsize * math.prod(shape)
         fields[name] = {"dtype": _CODES[dtype], "shape": list(shape), "data_offsets": [at, end]}
@@ -43,24 +40,17 @@ def file_bytes(arrays: Arrays) -> int:
     return len(header(arrays)) + array_bytes(arrays)
 
 
-def sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 @dataclass
 class Shard:
     """An open file; `write` takes rows in any order.  DiskError when the disk does not take them."""
 
     path: Path
     arrays: Arrays
+    metadata: Mapping[str, str] | None = None
     _offsets: dict[str, int] = field(default_factory=dict, init=False)
 
     def __post_init__(self):
-        head = header(self.arrays)
+        head = header(self.arrays, self.metadata)
         at = len(head)
         for name, (dtype, shape) in self.arrays.items():
             self._offsets[name] = at
@@ -114,7 +104,7 @@ class Shard:
         dtype, shape = self.arrays[name]
         at, left = self._offsets[name], np.dtype(dtype).itemsize * math.prod(shape)
         while left:
-            block = os.pread(self._fd, min(left, _BLOCK), at)
+            block = os.pread(self._fd, min(left, BLOCK), at)
             yield block
             at, left = at + len(block), left - len(block)
 
@@ -127,26 +117,3 @@ class Shard:
     def _close(self) -> None:
         os.close(self._fd)
         self._fd = None
-
-
-def lock(handle: int, path: Path) -> None:
-    """One writer at a time; the system lets go of the lock however that writer ends.  Closes `handle` if refused."""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        raise DiskError(f"{path.absolute()}: locked, another process writes it; wait for it to end") from None
-
-
-class disk:
-    """What the system says of a file, as a DiskError that names it."""
-
-    def __init__(self, path: Path):
-        self._path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind, cause, trace) -> None:
-        if isinstance(cause, OSError) and not isinstance(cause, BrokenPipeError):
-            raise DiskError(f"{self._path.absolute()}: {cause.strerror or cause}") from cause

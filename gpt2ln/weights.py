@@ -14,7 +14,7 @@ from .checkpoint import Bundle, Entry, size_problems
 from .errors import Damaged, NotFound, first_five
 from .spec import HPARAM_NAMES, RELEASED, HParams, variables
 
-_LAYER = re.compile(r"model/h(\d+)/")
+_LAYER = re.compile(r"model/h(\d{1,18})/")
 _OBJECT_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
@@ -23,6 +23,7 @@ class Findings:
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     extra: list[str] = field(default_factory=list)
+    cut_short: bool = False  # a data file is: fetching it again helps
 
 
 def read_hparams(path: Path) -> tuple[HParams, list[str]]:
@@ -91,6 +92,7 @@ def check(bundle: Bundle, hparams: HParams) -> Findings:
     findings.notes += _official_but_for_heads(hparams)
     problems, notes = size_problems(bundle)
     findings.problems += problems
+    findings.cut_short = bool(problems)
     findings.notes += notes
     return findings
 

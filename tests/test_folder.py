@@ -7,9 +7,9 @@ import shutil
 import numpy as np
 import pytest
 
+from gpt2ln.disk import sha256
 from gpt2ln.errors import Damaged, UsageError
 from gpt2ln.provenance import seal
-from gpt2ln.shards import sha256
 
 from .dumps import (
     LENGTHS,

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import load, load_file
 
+from gpt2ln.disk import disk, sha256
 from gpt2ln.errors import DiskError
-from gpt2ln.shards import Shard, array_bytes, disk, file_bytes, header, sha256
+from gpt2ln.shards import Shard, array_bytes, file_bytes, header
 
 from .conftest import ROOT
 from .dumps import names
@@ -137,7 +138,7 @@ def test_the_name_is_given_at_the_end(tmp_path):
 
 
 def test_an_array_comes_out_block_by_block(tmp_path, monkeypatch):
-    monkeypatch.setattr("gpt2ln.shards._BLOCK", 7)
+    monkeypatch.setattr("gpt2ln.shards.BLOCK", 7)
     shard = Shard(tmp_path / "x", ARRAYS)
     for name, x in values().items():
         shard.write(name, 0, x)

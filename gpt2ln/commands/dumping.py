@@ -1,11 +1,11 @@
 """Filling a dump, as `dump` and `generate --dump-taps` do: where it goes, whether it fits, what is said at the end."""
 
 import contextlib
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from ..errors import BadInput, DiskError, UsageError
+from ..disk import check_room
+from ..errors import BadInput, UsageError
 from ..plan import Plan
 from ..prompt import Prompt
 from ..settings import fit
@@ -48,12 +48,7 @@ def check_target(plan: Plan, output: str | None, form: str, *, limit: int, resum
 
         check_folder(target, resume=resume, force=force)
         need, held = plan.file_bytes(limit), held_bytes(target)
-    free = shutil.disk_usage(target.absolute().parent).free
-    if need > free + held:
-        raise DiskError(
-            f"{target.absolute().parent}: no space: {need - held} bytes needed, {free} free;"
-            " fewer --taps, --positions or --dtype float16 take less"
-        )
+    check_room(target.absolute().parent, need - held, "fewer --taps, --positions or --dtype float16 take less")
 
 
 @contextlib.contextmanager

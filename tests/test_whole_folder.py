@@ -1,0 +1,139 @@
+"""A folder at one stroke: whole or not there, and nothing in it is lost that was not written here."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpt2ln.disk import lock
+from gpt2ln.errors import DiskError, NotFound, UsageError
+from gpt2ln.whole import whole_folder
+
+
+def filled(folder: Path, text: str = "new", **how) -> None:
+    with whole_folder(folder, ["a", "b"], **how) as part:
+        for name in ("a", "b"):
+            (part / name).write_text(text)
+
+
+def held(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+NEW, OLD = dict.fromkeys("ab", "new"), {"a": "old"}
+
+
+@pytest.fixture
+def old(tmp_path) -> Path:
+    (tmp_path / "f").mkdir()
+    (tmp_path / "f/a").write_text("old")
+    return tmp_path / "f"
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_new_or_empty_folder(tmp_path, there):
+    if there:
+        (tmp_path / "f").mkdir()
+    filled(tmp_path / "f")
+    assert held(tmp_path / "f") == NEW
+    assert os.listdir(tmp_path) == ["f"]
+
+
+def test_another_is_replaced_with_force_alone(old):
+    with pytest.raises(UsageError, match=r"f: exists and holds a; --force replaces it"):
+        filled(old)
+    assert held(old) == OLD
+    filled(old, force=True)
+    assert held(old) == NEW
+    assert os.listdir(old.parent) == ["f"]
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "folder of our name"])
+def test_what_is_not_ours_is_never_lost(old, kind):
+    name = "b" if kind == "folder of our name" else "mine"
+    (old / name).write_text("") if kind == "file" else (old / name).mkdir()
+    with pytest.raises(UsageError, match=f"f: holds {name}, which would be lost"):
+        filled(old, force=True)
+    assert (old / "a").read_text() == "old"
+    assert (old / name).exists()
+
+
+def test_what_a_killed_run_has_left_is_cleared(tmp_path):
+    left = tmp_path / "f.part"
+    left.mkdir()
+    for name in ("a", "b.part", "b.new"):
+        (left / name).write_text("half")
+    filled(tmp_path / "f")
+    assert held(tmp_path / "f") == NEW
+    (tmp_path / "g.part").mkdir()
+    (tmp_path / "g.part/thesis").write_text("")
+    with pytest.raises(UsageError, match=r"g\.part: holds thesis, which would be lost; move it away"):
+        filled(tmp_path / "g")
+    (tmp_path / "g.part/thesis").rename(tmp_path / "thesis")
+    filled(tmp_path / "g")  # nothing holds the lock
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, OSError, UsageError])
+def test_nothing_stays_of_what_fails(old, end):
+    def half():
+        with whole_folder(old, ["a", "b"], force=True) as part:
+            (part / "b").write_text("half")
+            raise end
+
+    with pytest.raises(end):
+        half()
+    assert held(old) == OLD
+    assert os.listdir(old.parent) == ["f"]
+
+
+def test_the_old_one_comes_back_where_the_new_one_cannot_take_its_place(old):
+    def lost():
+        with whole_folder(old, ["a"], force=True) as part:
+            part.rmdir()
+
+    with pytest.raises(DiskError, match="f: No such file"):
+        lost()
+    assert held(old) == OLD
+    assert os.listdir(old.parent) == ["f"]
+
+
+def test_one_writer_at_a_time(old):
+    with whole_folder(old, ["a"], force=True) as part:
+        (part / "a").write_text("first")
+        with pytest.raises(DiskError, match="locked, another process writes it"):
+            filled(old, force=True)
+    assert held(old) == {"a": "first"}
+    handle = os.open(old, os.O_RDONLY)
+    lock(handle, old)  # nobody holds it any more
+    os.close(handle)
+
+
+def test_a_link_stays_one(old):
+    link = old.parent / "link"
+    link.symlink_to(old)
+    filled(link, force=True)
+    assert link.is_symlink()
+    assert held(old) == NEW
+
+
+def test_where_no_folder_can_be(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.chdir(tmp_path)
+    for name, kind, says in [
+        ("file", UsageError, "file: is a file, expected the name of a new folder"),
+        ("no/f", NotFound, "no: no such folder, make it first; it is to hold f"),
+        (".", UsageError, "is where you are"),
+        ("/", UsageError, "is where you are"),
+        ("file/f", NotFound, "no such folder"),
+    ]:
+        with pytest.raises(kind, match=says):
+            filled(Path(name))
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_the_third_name_is_taken(old):
+    (old.parent / "f.old").mkdir()
+    with pytest.raises(UsageError, match=r"f\.old: is in the way"):
+        filled(old, force=True)
+    assert held(old) == OLD
+    assert sorted(os.listdir(old.parent)) == ["f", "f.old"]
