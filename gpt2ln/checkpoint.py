@@ -12,21 +12,26 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from pathlib import Path
-
-import numpy as np
+from typing import TYPE_CHECKING, ClassVar
 
 from .errors import Damaged, NotFound, first_five
+from .published import AGAIN
 from .table import crc32c, read_table, unmask, varint
+
+if TYPE_CHECKING:  # a list of variables does without: it takes as long to import as all the rest
+    import numpy as np
 
 _KIND = "float32 float64 int32 uint8 int16 int8 string complex64 int64 bool qint8 quint8 qint32 bfloat16"
 DTYPES = dict(enumerate(_KIND.split(), start=1)) | {17: "uint16", 18: "complex128", 19: "float16", 20: "resource"}
 DTYPES |= {21: "variant", 22: "uint32", 23: "uint64"}
+LARGEST = 1 << 23  # bytes of an index; that of 1558M has 20,724
+MOST_AXES = 254
 PIECE = "\0"  # first character of the key of a slice; TensorFlow lists these neither
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One variable as the index describes it.  offset and size in bytes; crc plain, not masked.
+    """One variable as the index describes it.  offset and size in bytes; crc plain, not masked, None where unknown.
 
     Of a sliced variable only name, dtype and shape count: its values are in the pieces.
     """
@@ -37,7 +42,7 @@ class Entry:
     shard: int
     offset: int
     size: int
-    crc: int
+    crc: int | None
     sliced: bool = False
 
 
@@ -50,9 +55,15 @@ class Bundle:
     byte_order: str  # "<" or ">"
     entries: Mapping[str, Entry]
     pieces: tuple[Entry, ...] = ()
+    suffix: str = ""  # of its files, while they are being fetched
+    kind: ClassVar[str] = "checkpoint"
+
+    @property
+    def where(self) -> Path:
+        return self.prefix
 
     def shard_path(self, shard: int = 0) -> Path:
-        return self.prefix.with_name(f"{self.prefix.name}.data-{shard:05d}-of-{self.shards:05d}")
+        return self.prefix.with_name(f"{self.prefix.name}.data-{shard:05d}-of-{self.shards:05d}{self.suffix}")
 
     @cached_property
     def _maps(self) -> dict[int, mmap.mmap]:
@@ -70,29 +81,37 @@ class Bundle:
             return memoryview(b"")
         return memoryview(self._map(entry.shard))[entry.offset : entry.offset + entry.size]
 
-    def array(self, entry: Entry) -> np.ndarray:
+    def array(self, entry: Entry) -> "np.ndarray":
         """The values of one variable, mapped and read-only; bytes in the order of the file, sum not yet checked."""
+        import numpy as np
+
         dtype = np.dtype(entry.dtype).newbyteorder(self.byte_order)
         return np.frombuffer(self.raw(entry), dtype).reshape(entry.shape)
 
     def release(self, entry: Entry) -> None:
-        """Give the mapped pages of one variable back to the system: they count as memory of this process."""
-        page = mmap.PAGESIZE
-        if entry.size >= page and hasattr(mmap, "MADV_DONTNEED"):
-            start = -(-entry.offset // page) * page
-            stop = (entry.offset + entry.size) // page * page
-            if stop > start:
-                self._map(entry.shard).madvise(mmap.MADV_DONTNEED, start, stop - start)
+        if entry.size:
+            given_back(self._map(entry.shard), entry)
 
 
-def read_index(prefix: Path) -> Bundle:
+def given_back(mapped: mmap.mmap, entry: Entry) -> None:
+    """Give the mapped pages of one variable back to the system: they count as memory of this process."""
+    page = mmap.PAGESIZE
+    if entry.size >= page and hasattr(mmap, "MADV_DONTNEED"):
+        start = -(-entry.offset // page) * page
+        stop = (entry.offset + entry.size) // page * page
+        if stop > start:
+            mapped.madvise(mmap.MADV_DONTNEED, start, stop - start)
+
+
+def in_numpy(entry: Entry) -> bool:
+    """Whether numpy has this dtype, and the values lie in one piece."""
+    return not entry.sliced and re.fullmatch(r"(u?int|float|complex)\d+|bool", entry.dtype) is not None
+
+
+def read_index(prefix: Path, suffix: str = "") -> Bundle:
     """Read `PREFIX.index`.  NotFound when it is not there, Damaged when it cannot be trusted or lists nothing."""
-    path = prefix.with_name(prefix.name + ".index")
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        raise NotFound(f"{path}: no such file") from None
-    pairs = read_table(data, str(path))
+    path = prefix.with_name(prefix.name + ".index" + suffix)
+    pairs = read_table(_index_bytes(path), str(path))
     if not pairs or pairs[0][0] != b"":
         raise Damaged(f"{path}: no bundle header; a table of another kind?")
     try:
@@ -104,15 +123,31 @@ def read_index(prefix: Path) -> Bundle:
     if problems := [problem for entry in entries for problem in _nonsense(entry, shards)]:
         raise Damaged(f"{path}: {first_five(problems)}")
     whole = {entry.name: entry for entry in entries if not entry.name.startswith(PIECE)}
+    if len(whole) != sum(not entry.name.startswith(PIECE) for entry in entries):
+        raise Damaged(f"{path}: garbled entry: two variables of one name")
     if not whole:
         raise Damaged(f"{path}: lists 0 variables")
-    return Bundle(prefix, shards, byte_order, whole, tuple(e for e in entries if e.name.startswith(PIECE)))
+    return Bundle(prefix, shards, byte_order, whole, tuple(e for e in entries if e.name.startswith(PIECE)), suffix)
+
+
+def _index_bytes(path: Path) -> bytes:
+    """The whole file, which is a small one: whatever else is called so is not read."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST + 1)
+    except FileNotFoundError:
+        raise NotFound(f"{path}: no such file") from None
+    if len(data) > LARGEST:
+        raise Damaged(f"{path}: {path.stat().st_size} bytes, an index has at most {LARGEST}; is it the data file?")
+    return data
 
 
 def _entry(key: bytes, value: bytes) -> Entry:
     """Decode a `BundleEntryProto` (TensorFlow: `core/protobuf/tensor_bundle.proto`)."""
     fields = dict(_wire(value))
     shape = tuple(_signed(_number(dict(_wire(dim)), 1)) for field, dim in _wire(fields.get(2, b"")) if field == 2)
+    if len(shape) > MOST_AXES:
+        raise ValueError(f"a shape of {len(shape)} axes, TensorFlow has at most {MOST_AXES}")
     number = _number(fields, 1)
     places = [_number(fields, field) for field in (3, 4, 5)]
     name = key.decode("utf-8", "backslashreplace")
@@ -211,7 +246,7 @@ def _string_sum(data: bytes, entry: Entry, byte_order: str) -> int:
     return crc32c(b"".join(lengths) + data[at:])
 
 
-def load(bundle: Bundle, names: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, np.ndarray]]:
+def load(bundle: Bundle, names: Mapping[str, tuple[int, ...]]) -> "Iterator[tuple[str, np.ndarray]]":
     """The named variables, largest first, each with its sum checked: one copy in memory at a time.
 
     Damaged, naming all that do not fit, before the first is handed out.
@@ -220,7 +255,9 @@ def load(bundle: Bundle, names: Mapping[str, tuple[int, ...]]) -> Iterator[tuple
     if not problems:
         problems = [p for name in names if (p := bad_sum(bundle, bundle.entries[name]))]
     if problems:
-        raise Damaged(f"{bundle.prefix}: damaged: {first_five(problems)}; fetch the file again")
+        raise Damaged(f"{bundle.prefix}: damaged: {first_five(problems)}; {AGAIN}")
+    import numpy as np
+
     for name in sorted(names, key=lambda n: -prod(names[n])):
         entry = bundle.entries[name]
         yield name, np.asarray(bundle.array(entry), dtype=np.float32)

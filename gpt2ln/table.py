@@ -1,13 +1,12 @@
-"""Read the table format of a checkpoint index: bytes in, sorted `(key, value)` pairs out.
+"""The table format of a checkpoint index: bytes <-> sorted `(key, value)` pairs.
 
 A table is data blocks, a metaindex block, an index block and a 48-byte footer (TensorFlow: `core/lib/io/table.h`, made
-after LevelDB).  Each block is followed by its compression type and a masked CRC32C over block and type.  Nothing is
-trusted before its sum has been checked.
+after LevelDB).  Each block is followed by its compression type and a masked CRC32C over block and type.  Read, nothing
+is trusted before its sum has been checked; written, the bytes are those of TensorFlow's own writer.
 """
 
 import struct
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Iterable, Iterator
 
 import google_crc32c
 
@@ -15,6 +14,9 @@ from .errors import Damaged
 
 MAGIC = 0xDB4775248B80FB57
 FOOTER = 48
+BLOCK_SIZE = 262144  # a data block ends with the entry that reaches it
+MOST_PAIRS, MOST_LETTERS = 1 << 17, 1 << 24  # a GPT-2 of 1558M has 581 pairs, and 13,000 letters in their keys
+INTERVAL = 16  # entries from one whole key to the next
 TRAILER = 5  # compression type, masked CRC32C
 COMPRESSION = {0: "none", 1: "snappy", 2: "zlib", 3: "bzip2", 4: "lz4", 5: "lz4hc", 6: "xpress", 7: "zstd"}
 _MASK_DELTA = 0xA282EAD8
@@ -63,15 +65,31 @@ def read_table(data: bytes, where: str) -> list[tuple[bytes, bytes]]:
         *metaindex, after = _handle(data, at)
         _block(data, *metaindex, where)  # empty in every checkpoint, and yet damage is damage
         offset, size, _ = _handle(data, after)
-        pairs = []
-        for _, handle in _entries(_block(data, offset, size, where)):
-            pairs += _entries(_block(data, *_handle(handle, 0)[:2], where))
-        for (before, _), (key, _) in pairwise(pairs):
-            if key <= before:
-                raise ValueError(f"key {key!r} comes after {before!r}")
+        pairs = list(_in_order(data, _block(data, offset, size, where), where))
     except (IndexError, ValueError, struct.error) as cause:
         raise Damaged(f"{where}: garbled table: {cause}") from cause
     return pairs
+
+
+def _in_order(data: bytes, index: bytes, where: str) -> Iterator[tuple[bytes, bytes]]:
+    """The pairs of all data blocks; ValueError at the first that no writer makes, before more is unfolded.
+
+    A block can be pointed to again and again, and a long key shared by every entry: a small file can hold gigabytes.
+    """
+    before, count, letters = None, 0, 0
+    for _, handle in _entries(index):
+        for key, value in _entries(_block(data, *_handle(handle, 0)[:2], where)):
+            if before is not None and key <= before:
+                raise ValueError(f"key {_short(key)} comes after {_short(before)}")
+            count, letters = count + 1, letters + len(key) + len(value)
+            if count > MOST_PAIRS or letters > MOST_LETTERS:
+                raise ValueError(f"more than {MOST_PAIRS} entries, or {MOST_LETTERS} bytes of them")
+            yield key, value
+            before = key
+
+
+def _short(key: bytes) -> str:
+    return repr(key if len(key) <= 60 else key[:57] + b"...")
 
 
 def _handle(data: bytes, at: int) -> tuple[int, int, int]:
@@ -115,3 +133,83 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
         key = key[:shared] + block[at : at + fresh]
         yield key, block[at + fresh : at + fresh + length]
         at += fresh + length
+
+
+def to_varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*out, number])
+
+
+class Block:
+    """Entries, whose keys share a beginning with the one before, but for every `interval`-th; then restart points."""
+
+    def __init__(self, interval: int = INTERVAL):
+        self._interval, self._out, self._restarts, self._count, self.last = interval, bytearray(), [0], 0, b""
+
+    def add(self, key: bytes, value: bytes) -> None:
+        shared = _shared(self.last, key) if self._count % self._interval else 0
+        if self._count and self._count % self._interval == 0:
+            self._restarts.append(len(self._out))
+        self._out += to_varint(shared) + to_varint(len(key) - shared) + to_varint(len(value)) + key[shared:] + value
+        self._count, self.last = self._count + 1, key
+
+    def __len__(self) -> int:
+        return len(self._out) + 4 * (len(self._restarts) + 1)
+
+    def __bytes__(self) -> bytes:
+        return bytes(self._out) + struct.pack(f"<{len(self._restarts) + 1}I", *self._restarts, len(self._restarts))
+
+
+def write_table(
+    pairs: Iterable[tuple[bytes, bytes]], *, block_size: int = BLOCK_SIZE, interval: int = INTERVAL
+) -> bytes:
+    """A table of these pairs, in order (TensorFlow: `core/lib/io/table_builder.cc`)."""
+    out, index, held, waiting = bytearray(), Block(interval=1), Block(interval), None
+    for key, value in pairs:
+        if waiting:  # for the key after it, so that its own in the index can be short
+            index.add(_separator(held.last, key), waiting)
+            held, waiting = Block(interval), None
+        held.add(key, value)
+        if len(held) >= block_size:
+            waiting = _append(out, held)
+    if len(held) > len(Block()) and not waiting:
+        waiting = _append(out, held)
+    if waiting:
+        index.add(_successor(held.last), waiting)
+    footer = _append(out, Block()) + _append(out, index)
+    return bytes(out) + footer.ljust(FOOTER - 8, b"\0") + struct.pack("<Q", MAGIC)
+
+
+def sealed_block(content: bytes, kind: int = 0) -> bytes:
+    """A block with its compression type and its sum behind it."""
+    typed = content + bytes([kind])
+    return typed + struct.pack("<I", mask(crc32c(typed)))
+
+
+def _append(out: bytearray, content: Block) -> bytes:
+    """Put a block at the end -> its handle"""
+    handle = to_varint(len(out)) + to_varint(len(content))
+    out += sealed_block(bytes(content))
+    return handle
+
+
+def _shared(a: bytes, b: bytes) -> int:
+    """How many bytes both begin with."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def _separator(last: bytes, following: bytes) -> bytes:
+    """A short key from `last` on and before `following`."""
+    at = _shared(last, following)
+    if at < min(len(last), len(following)) and last[at] < 255 and last[at] + 1 < following[at]:
+        return last[:at] + bytes([last[at] + 1])
+    return last
+
+
+def _successor(last: bytes) -> bytes:
+    """A short key that is not before `last`."""
+    at = next((i for i, byte in enumerate(last) if byte != 255), None)
+    return last if at is None else last[:at] + bytes([last[at] + 1])

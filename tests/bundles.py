@@ -1,6 +1,6 @@
-"""Write checkpoints byte by byte, good ones and bad ones that no saver writes.
+"""Checkpoints and indexes that no saver writes: blocks of any size, compressed, out of order, garbled.
 
-It is proven where it is used: from the entries of an index that TensorFlow wrote it makes the same bytes again.
+What is the same in good ones comes from the product's own writer, which `test_official` holds against TensorFlow's.
 """
 
 import struct
@@ -9,47 +9,35 @@ from pathlib import Path
 
 import google_crc32c
 
-from gpt2ln.checkpoint import DTYPES, Entry
+from gpt2ln.checkpoint import Entry
+from gpt2ln.official import entry_bytes as entry
+from gpt2ln.official import header_bytes as header
+from gpt2ln.official import index_bytes, message, number
+from gpt2ln.table import Block
+from gpt2ln.table import sealed_block as sealed
+from gpt2ln.table import to_varint as varint
+
+__all__ = ["block", "entry", "framed", "header", "index", "masked", "message", "number", "sealed", "table", "varint"]
 
 MAGIC = bytes.fromhex("57fb808b247547db")
-NUMBERS = {name: number for number, name in DTYPES.items()}
 Pairs = Sequence[tuple[bytes, bytes]]
 
 
 def masked(crc: int) -> bytes:
+    """By the formula, for the product's own has to agree."""
     return struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
-def varint(number: int) -> bytes:
-    out = b""
-    while number > 127:
-        out, number = out + bytes([number & 127 | 128]), number >> 7
-    return out + bytes([number])
-
-
-def shared(a: bytes, b: bytes) -> int:
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-
-
 def block(pairs: Pairs, interval: int = 16) -> bytes:
-    out, restarts, last = b"", [0], b""
-    for i, (key, value) in enumerate(pairs):
-        if i and i % interval == 0:
-            restarts.append(len(out))
-        keep = shared(last, key) if i % interval else 0
-        out += varint(keep) + varint(len(key) - keep) + varint(len(value)) + key[keep:] + value
-        last = key
-    return out + struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
-
-
-def sealed(content: bytes, kind: int = 0) -> bytes:
-    """A block with its compression type and its sum."""
-    typed = content + bytes([kind])
-    return typed + masked(google_crc32c.value(typed))
+    """In whatever order."""
+    out = Block(interval)
+    for key, value in pairs:
+        out.add(key, value)
+    return bytes(out)
 
 
 def successor(key: bytes) -> bytes:
-    """The short key LevelDB puts into the index block after the last data block."""
+    """The short key of the index after the last data block."""
     at = next((i for i, byte in enumerate(key) if byte != 255), len(key))
     return key[:at] + bytes([key[at] + 1]) if at < len(key) else key
 
@@ -68,6 +56,7 @@ def framed(blocks: Sequence[bytes], keys: Sequence[bytes], kind: int = 0) -> byt
 
 
 def table(pairs: Pairs, a_block: int = 10**9, interval: int = 16, kind: int = 0) -> bytes:
+    """`a_block` entries in each."""
     parts = [pairs[i : i + a_block] for i in range(0, len(pairs), a_block)]
     keys = [part[-1][0] for part in parts]
     if keys:
@@ -75,26 +64,8 @@ def table(pairs: Pairs, a_block: int = 10**9, interval: int = 16, kind: int = 0)
     return framed([block(part, interval) for part in parts], keys, kind)
 
 
-def number(field: int, value: int) -> bytes:
-    return varint(field << 3) + varint(value & (1 << 64) - 1) if value else b""
-
-
-def message(field: int, content: bytes) -> bytes:
-    return varint(field << 3 | 2) + varint(len(content)) + content
-
-
-def header(shards: int = 1, endian: int = 0) -> bytes:
-    return number(1, shards) + number(2, endian) + message(3, number(1, 1))
-
-
-def entry(e: Entry) -> bytes:
-    shape = b"".join(message(2, number(1, axis)) for axis in e.shape)
-    places = number(3, e.shard) + number(4, e.offset) + number(5, e.size)
-    return number(1, NUMBERS[e.dtype]) + message(2, shape) + places + b"\x35" + masked(e.crc)
-
-
 def index(entries: Sequence[Entry], shards: int = 1, endian: int = 0) -> bytes:
-    return table([(b"", header(shards, endian))] + [(e.name.encode(), entry(e)) for e in entries])
+    return index_bytes(entries, shards=shards, big_endian=bool(endian))
 
 
 def write(prefix: Path, arrays: dict, order: str = "<") -> Path:
