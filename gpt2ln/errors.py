@@ -63,3 +63,10 @@ def in_short(value: object) -> str:
     """A value as JSON, cut where a message would get too long."""
     text = json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def printable(text: str) -> str:
+    """Names and texts of a file that may be anybody's: what would move a cursor or colour a terminal is spelt out."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)

@@ -12,7 +12,7 @@ from .stats import MASSIVE, LnStats
 from .summary import Gains, top_channels
 
 SUFFIXES = ("png", "pdf", "svg")
-_BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#999999"  # told apart by all eyes
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#999999"  # told apart by all eyes
 _APART = 50  # bars that have gaps between them
 _LETTERS, _POINTS = 62, 320  # width of a panel: in letters of a label, in points
 _SHOWN = 3  # channels stacked in the second panel
@@ -68,7 +68,7 @@ def _depth(ax, stats: LnStats) -> None:
     ax.set_xlim(-0.7, len(stats.norms) - 0.3)
 
 
-def _legend(ax) -> None:
+def legend(ax) -> None:
     """One line at the top, in room made for it: never on the data."""
     into, back = ax.transScale.transform, ax.transScale.inverted().transform
     (_, bottom), (_, top) = into([(1, y) for y in ax.get_ylim()])
@@ -81,20 +81,20 @@ def _variance(ax, stats: LnStats, gains: Gains) -> None:
 
     depth = np.arange(len(stats.norms))
     low, middle, high = np.array([stats.quantiles(n, "var", [0.05, 0.5, 0.95]) for n in depth]).T
-    ax.fill_between(depth, low, high, color=_BLUE, alpha=0.18, linewidth=0, label="5 to 95 % of tokens")
-    ax.plot(depth, middle, color=_BLUE, marker="o", markersize=3, label="median")
+    ax.fill_between(depth, low, high, color=BLUE, alpha=0.18, linewidth=0, label="5 to 95 % of tokens")
+    ax.plot(depth, middle, color=BLUE, marker="o", markersize=3, label="median")
     first = [stats.quantiles(n, "var", [0.5], slice(0, 1))[0] for n in depth]
-    ax.plot(depth, first, color=_ORANGE, marker="s", markersize=3, linestyle="--", label="position 0, median")
+    ax.plot(depth, first, color=ORANGE, marker="s", markersize=3, linestyle="--", label="position 0, median")
     if min(low.min(), min(first)) > 0:
         ax.set_yscale("log")
         ax.yaxis.set_minor_formatter(LogFormatterSciNotation(minor_thresholds=(1.5, 0.5)))  # within a decade or so
     ax.set_title("Variance of the norm's input", loc="left")
-    _legend(ax)
+    legend(ax)
 
 
 def _shares(ax, stats: LnStats, gains: Gains) -> None:
     depth, below = np.arange(len(stats.norms)), np.zeros(len(stats.norms))
-    for rank, colour in zip(range(min(_SHOWN, stats.width)), (_BLUE, _GREEN, _GREY), strict=False):
+    for rank, colour in zip(range(min(_SHOWN, stats.width)), (BLUE, GREEN, GREY), strict=False):
         held = [top_channels(stats, n, _SHOWN)[rank] for n in depth]
         height = np.array([100 * stats.shares(n)[c] for n, c in zip(depth, held, strict=True)])
         width, label = 0.8 if len(depth) <= _APART else 1.0, ("largest, numbered", "second", "third")[rank]
@@ -103,7 +103,7 @@ def _shares(ax, stats: LnStats, gains: Gains) -> None:
     _label_runs(ax, [top_channels(stats, n, 1)[0] for n in depth], below)
     ax.set_ylim(0, 1.1 * below.max() or 1)
     ax.set_title("Share of the variance held by single channels, %", loc="left")
-    _legend(ax)
+    legend(ax)
 
 
 def _label_runs(ax, held: list[int], height: np.ndarray) -> None:
@@ -114,7 +114,7 @@ def _label_runs(ax, held: list[int], height: np.ndarray) -> None:
             name, room = str(held[start]), _LETTERS * (n - start) / len(held)
             if len(name) < room:
                 at = (start + n - 1) / 2, height[start:n].max()
-                ax.annotate(name, at, xytext=(0, 2), textcoords="offset points", fontsize=8, ha="center", color=_BLUE)
+                ax.annotate(name, at, xytext=(0, 2), textcoords="offset points", fontsize=8, ha="center", color=BLUE)
             start = n
 
 
@@ -122,14 +122,14 @@ def _output(ax, stats: LnStats, gains: Gains) -> None:
     depth = np.arange(len(stats.norms))
     rms = [stats.pooled(n, "rms") for n in depth]
     mean, std = np.array([r.mean for r in rms]), np.array([r.std for r in rms])
-    ax.fill_between(depth, mean - std, mean + std, color=_BLUE, alpha=0.18, linewidth=0, label="± one deviation")
-    ax.plot(depth, mean, color=_BLUE, marker="o", markersize=3, label="output, mean")
-    for leaf, colour, style in (("g", _GREEN, "--"), ("b", _GREY, ":")):
+    ax.fill_between(depth, mean - std, mean + std, color=BLUE, alpha=0.18, linewidth=0, label="± one deviation")
+    ax.plot(depth, mean, color=BLUE, marker="o", markersize=3, label="output, mean")
+    for leaf, colour, style in (("g", GREEN, "--"), ("b", GREY, ":")):
         size = [np.sqrt(np.mean(np.square(gains[norm][leaf], dtype=np.float64))) for norm in stats.norms]
         ax.plot(depth, size, color=colour, linestyle=style, label=leaf)
     ax.set_ylim(bottom=0)
     ax.set_title("RMS of the norm's output, of its gain g and its bias b", loc="left")
-    _legend(ax)
+    legend(ax)
 
 
 def _massive(ax, stats: LnStats, gains: Gains) -> None:
@@ -153,13 +153,13 @@ def _massive(ax, stats: LnStats, gains: Gains) -> None:
     ax.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10], integer=True))
     ax.set_yticks([tick for tick in ax.get_yticks() if 0 <= tick < stats.width])
     widest = min(8.7, max(4.0, _POINTS / len(stats.norms))) ** 2  # area of a mark that stays clear of the next
-    _marks(ax, anywhere, widest, {0.1: "10 % of tokens", 1: "all tokens"}, marker="o", facecolor=_BLUE, edgecolor=_BLUE)
-    _marks(ax, first, widest, {1: "all positions 0"}, marker="s", facecolor="none", edgecolor=_ORANGE)
+    _marks(ax, anywhere, widest, {0.1: "10 % of tokens", 1: "all tokens"}, marker="o", facecolor=BLUE, edgecolor=BLUE)
+    _marks(ax, first, widest, {1: "all positions 0"}, marker="s", facecolor="none", edgecolor=ORANGE)
     if not total:
-        ax.text(0.5, 0.5, "none", transform=ax.transAxes, ha="center", color=_GREY)
+        ax.text(0.5, 0.5, "none", transform=ax.transAxes, ha="center", color=GREY)
         return
-    _legend(ax)
-    _name_channels(ax, sorted(total, key=lambda c: -total[c])[:_NAMED], stats)
+    legend(ax)
+    name_channels(ax, sorted(total, key=lambda c: -total[c])[:_NAMED], stats)
 
 
 def _marks(ax, points: list[tuple[int, int, float]], widest: float, named: dict[float, str], **look) -> None:
@@ -172,7 +172,7 @@ def _marks(ax, points: list[tuple[int, int, float]], widest: float, named: dict[
         ax.scatter([], [], s=widest * (0.08 + 0.92 * share), linewidth=0.9, label=name, **look)
 
 
-def _name_channels(ax, channels: list[int], stats: LnStats) -> None:
+def name_channels(ax, channels: list[int], stats: LnStats) -> None:
     """Numbers at the right edge, moved up where they would lie on one another."""
     lowest = -np.inf
     for channel in sorted(channels):

@@ -1,19 +1,40 @@
-"""`inspect`: what is in a checkpoint."""
+"""`inspect`: what is in a checkpoint, safetensors or npz file."""
 
 import math
 import re
+from pathlib import Path
 
 import click
-import numpy as np
 
-from ..checkpoint import Bundle, Entry, bad_sum, read_index, size_problems
-from ..errors import Damaged, NotFound, UsageError, first_five
-from ..taps import glob, near_names, one_choice, split_list
+from ..errors import UsageError
 from .options import command
 from .output import as_json, as_table
+from .variables import (
+    both,
+    cell,
+    check_sizes,
+    check_sums,
+    check_targets,
+    chosen,
+    npy_paths,
+    print_values,
+    record,
+    refuse_unreadable,
+    statistics,
+    write_npy,
+)
+
+HEADS = {"argmin": "min at", "argmax": "max at"}
+
+
+def _natural(name: str) -> list:
+    """h2 before h10: a number by its length, then by its digits, however many they are."""
+    parts = re.split(r"(\d+)", name)
+    return [(len(part.lstrip("0")), part.lstrip("0")) if i % 2 else part for i, part in enumerate(parts)]
+
 
 SORTS = {
-    "name": lambda e: [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", e.name)],
+    "name": lambda e: _natural(e.name),
     "size": lambda e: -e.size,
     "offset": lambda e: (e.shard, e.offset),
 }
@@ -23,128 +44,70 @@ SORTS = {
 @click.argument("globs", nargs=-1)
 @click.option("--json", "form", is_flag=True, help="One object a line.")
 @click.option("-l", "--long", is_flag=True, help="Offset, shard and CRC32C as well.")
-@click.option("--stats", is_flag=True, help="Minimum, maximum, mean, standard deviation, zeros, NaN and Inf.")
+@click.option("--stats", is_flag=True, help="Minimum, maximum, mean, standard deviation, zeros, NaN and Inf; of a gain "
+              "or bias the channels of its extremes.")  # fmt: skip
 @click.option("--values", is_flag=True, help="Every value, none left out.")
-@click.option("--sort", type=click.Choice(list(SORTS)), default="name", show_default=True)
-def command(g, globs, form, long, stats, values, sort):
+@click.option("--npy", metavar="DIR", help="Also write each as DIR/h0/ln_1/g.npy.")
+@click.option("--ln", is_flag=True, help="Gain and bias of every LayerNorm, and which channels stand out in them.")
+@click.option("--plot", metavar="FILE", help="With --ln, also draw it: png, pdf or svg.")
+@click.option("--sort", type=click.Choice(list(SORTS)), help="[default: name]")
+@click.option("--force", is_flag=True, help="Overwrite files.")
+def command(g, globs, form, long, stats, values, npy, ln, plot, sort, force):
     """Variables of a checkpoint: name, dtype, shape as stored, bytes.  No weights are read unless asked for.
 
-    GLOBS pick some; * does not cross /, and `model/` before a name may be left out.
+    GLOBS pick some; * does not cross /, and `model/` before a name may be left out.  -m also takes a safetensors or npz
+    file, or a folder with model.safetensors or the index of several.
+
+    With --ln, GLOBS pick norms; a channel stands out in a norm where its gain or its bias lies more than 10 robust
+    standard deviations (1.4826 times the median distance from the median) from the median of that vector.
     """
-    bundle = read_index(g.place().prefix)
-    complete = _check_sizes(g, bundle)
-    entries = sorted(_chosen(bundle, globs), key=SORTS[sort])
-    if (stats or values) and not complete:
-        raise NotFound(f"{bundle.shard_path()}: no such file; --stats and --values need it, the list does not")
-    if stats or values:
-        _check_sums(bundle, entries)
+    _refuse(form, long, stats, values, npy, ln, plot, sort)
+    if ln:
+        from .gain_tables import show
+
+        show(g, globs, form, plot, force)
+        return
+    tensors = g.tensors()
+    asked = [option for option, given in (("--stats", stats), ("--values", values), ("--npy", npy)) if given]
+    check_sizes(g, tensors, asked)
+    named = chosen({name: both(name) for name in tensors.entries}, globs)
+    entries = sorted((tensors.entries[name] for name in named), key=SORTS[sort or "name"])
+    for option in asked[stats:]:
+        refuse_unreadable(entries, option)
+    if npy:
+        paths = npy_paths(entries, Path(npy))
+        check_targets(Path(npy), paths, force)
+    if asked:
+        check_sums(tensors, entries)
+    if npy:
+        write_npy(tensors, entries, Path(npy), paths, force)
+        g.note(f"{len(entries)} file{'s' * (len(entries) != 1)} in {npy}")
     if values:
-        _refuse_unprintable(entries)
         for entry in entries:
-            _print_values(bundle, entry, form)
+            print_values(tensors, entry, form)
         return
-    records = [_record(entry, long) | (_stats(bundle, entry) if stats else {}) for entry in entries]
+    _list(g, tensors, entries, form, long, stats)
+
+
+def _refuse(form, long, stats, values, npy, ln, plot, sort) -> None:
+    """What makes no sense together."""
+    if values and (stats or long):
+        raise UsageError(f"--values prints values alone; leave out {'--stats' if stats else '-l'}")
+    given = (("-l", long), ("--stats", stats), ("--values", values), ("--npy", npy is not None), ("--sort", sort))
+    if ln and (besides := [option for option, is_given in given if is_given]):
+        raise UsageError(f"--ln is a table of its own; leave out {' and '.join(besides)}")
+    if plot is not None and not ln:
+        raise UsageError("--plot draws gains and biases; it needs --ln")
+    if npy == "":
+        raise UsageError("--npy: empty, expected a folder")
+
+
+def _list(g, tensors, entries, form: bool, long: bool, stats: bool) -> None:
+    records = [record(e, long, tensors.kind) | (statistics(tensors, e) if stats else {}) for e in entries]
     if form:
-        for record in records:
-            click.echo(as_json(record))
+        click.echo("".join(as_json(found) + "\n" for found in records), nl=False)
         return
-    rows = [[_cell(v) for v in record.values()] for record in records]
-    click.echo(as_table(list(records[0]), rows, left=(0, 1, 2)), nl=False)
+    rows = [list(map(cell, found.values())) for found in records]
+    click.echo(as_table([HEADS.get(key, key) for key in records[0]], rows, left=(0, 1, 2)), nl=False)
     count = sum(math.prod(e.shape) for e in entries)
     g.note(f"{len(entries)} variables, {count:,} values, {sum(e.size for e in entries):,} bytes")
-
-
-def _check_sizes(g, bundle: Bundle) -> bool:
-    """Hold data files against the index -> whether they are there."""
-    try:
-        problems, notes = size_problems(bundle)
-    except NotFound as cause:
-        g.note(f"note: {cause}; listed from the index alone")
-        return False
-    if problems:
-        raise Damaged(f"{bundle.prefix}: {first_five(problems)}; fetch the file again")
-    for note in notes:
-        g.note(f"warning: {note}")
-    return True
-
-
-def _chosen(bundle: Bundle, globs: tuple[str, ...]) -> list[Entry]:
-    if not globs:
-        return list(bundle.entries.values())
-    names = [name.removeprefix("model/") for name in bundle.entries]
-    chosen = set()
-    for part in [part for text in globs for part in split_list(text) or [text]]:
-        for pattern in one_choice(part):  # the part itself first, then with one choice of its braces at a time
-            match = glob(pattern).fullmatch
-            found = [name for name in bundle.entries if match(name) or match(name.removeprefix("model/"))]
-            if not found:
-                near = near_names(pattern, names)
-                raise UsageError(f"no variable matches {pattern!r}{near}; list them: gpt2ln inspect")
-            chosen.update(found)
-    return [entry for name, entry in bundle.entries.items() if name in chosen]
-
-
-def _record(entry: Entry, long: bool) -> dict:
-    record = {"name": entry.name, "dtype": entry.dtype, "shape": list(entry.shape)}
-    if long:
-        record |= {"offset": entry.offset, "shard": entry.shard, "crc32c": f"{entry.crc:08x}"}
-    return record | {"bytes": entry.size}
-
-
-def _check_sums(bundle: Bundle, entries: list[Entry]) -> None:
-    if problems := [p for entry in entries if (p := bad_sum(bundle, entry))]:
-        raise Damaged(f"{bundle.prefix}: damaged: {first_five(problems)}; fetch the file again")
-
-
-def _in_numpy(entry: Entry) -> bool:
-    """Whether numpy has this dtype, and the values lie in one piece."""
-    return not entry.sliced and re.fullmatch(r"(u?int|float|complex)\d+|bool", entry.dtype) is not None
-
-
-def _stats(bundle: Bundle, entry: Entry) -> dict:
-    """Over finite values, in float64; counts of the others.  None for what has no order or is too large for that."""
-    keys = ("min", "max", "mean", "std", "zeros", "nan", "inf")
-    if not _in_numpy(entry) or entry.dtype.startswith("complex"):
-        return dict.fromkeys(keys)
-    x = bundle.array(entry)
-    finite = x[np.isfinite(x)].astype(np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):
-        shape = [finite.min(), finite.max(), finite.mean(), finite.std()] if finite.size else [math.nan] * 4
-    numbers = [float(v) if math.isfinite(v) else None for v in shape]
-    counts = [int((x == 0).sum()), int(np.isnan(x).sum()), int(np.isinf(x).sum())]
-    bundle.release(entry)
-    return dict(zip(keys, numbers + counts, strict=True))
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _refuse_unprintable(entries: list[Entry]) -> None:
-    """Before the first value is printed."""
-    if refused := [f"{e.name} ({'stored in slices' if e.sliced else e.dtype})" for e in entries if not _in_numpy(e)]:
-        raise UsageError(f"--values cannot print {first_five(refused)}; choose others with a glob")
-
-
-def _json_value(value: np.generic) -> int | float | list | None:
-    """Shortest decimals that give the same value back; complex as [real, imaginary]; null for what JSON lacks."""
-    if np.iscomplexobj(value):
-        return [_json_value(value.real), _json_value(value.imag)]
-    if not np.isfinite(value):
-        return None
-    return float(str(value)) if isinstance(value, np.floating) else value.item()
-
-
-def _print_values(bundle: Bundle, entry: Entry, form: bool) -> None:
-    """Shortest text that gives the same float32 back; the last axis is one line."""
-    x = bundle.array(entry)
-    if form:
-        values = [_json_value(v) for v in x.ravel()]
-        click.echo(as_json(_record(entry, False) | {"values": values}))
-        return
-    click.echo(f"# {entry.name} {entry.dtype} {list(entry.shape)}")
-    width = x.shape[-1] if x.ndim else 1
-    for row in x.reshape(math.prod(x.shape[:-1]), width) if width else ():
-        click.echo(" ".join(str(v) for v in row))

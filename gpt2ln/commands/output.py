@@ -11,7 +11,7 @@ from typing import BinaryIO, TextIO
 
 import click
 
-from ..errors import NotFound, UsageError
+from ..errors import NotFound, UsageError, printable
 
 
 @contextlib.contextmanager
@@ -80,6 +80,7 @@ def as_csv(rows: Sequence[dict]) -> str:
 
 def as_table(head: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> str:
     """Columns as wide as their widest cell, two blanks between; those in `left` flush left."""
+    head, *rows = [[printable(cell) for cell in row] for row in (head, *rows)]
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
 
     def line(row):
