@@ -10,7 +10,6 @@ from .errors import NotFound, UsageError
 from .spec import MODEL_FILES, RELEASED, canonical
 
 DEMO = Path(__file__).parent / "demo"
-PUBLISHED = "https://openaipublic.blob.core.windows.net/gpt-2/models"
 _MEMBER = re.compile(r"(?P<prefix>.+)\.(index|meta|data-\d{5}-of-\d{5})")
 _STATE = re.compile(r"""^\s*model_checkpoint_path:\s*(["'])(?P<path>.*)\1\s*$""", re.MULTILINE)
 _ESCAPE = re.compile(rb"\\([0-7]{1,3}|[\\\"'])")
@@ -56,7 +55,8 @@ def find(name: str | None, shelves: Sequence[Path], checkpoint: Path | None = No
 
 
 def _default(shelves: Sequence[Path]) -> str:
-    return "124M" if any((shelf / "124M").is_dir() for shelf in shelves) else "demo"
+    """A folder that is still being fetched has no index yet."""
+    return "124M" if any(any((shelf / "124M").glob("*.index")) for shelf in shelves) else "demo"
 
 
 def _leads_to(name: str, shelves: Sequence[Path]) -> tuple[Path, Path | None]:
@@ -82,9 +82,7 @@ def _not_there(name: str, shelves: Sequence[Path]) -> str:
     tried = ", ".join(dict.fromkeys(str((shelf / name).absolute()) for shelf in shelves))
     blocked = [f"{shelf.absolute()} is a file, not a folder; " for shelf in shelves if shelf.is_file()]
     if name in RELEASED:
-        files = "checkpoint, hparams.json, encoder.json, vocab.bpe, model.ckpt.index, model.ckpt.data-00000-of-00001"
-        folder = (shelves[0] / name).absolute()
-        return f"model {name}: not at {tried}; {''.join(blocked)}put {files} into {folder}, from {PUBLISHED}/{name}/"
+        return f"model {name}: not at {tried}; {''.join(blocked)}run: gpt2ln download {name}"
     return (
         f"model {name}: no such name, folder or prefix; looked for {tried}; {''.join(blocked)}"
         f"choose demo, {', '.join(RELEASED)}, or give a path"
@@ -120,7 +118,10 @@ def _only_prefix(folder: Path) -> Path:
         names = ", ".join(path.name for path in found)
         raise UsageError(f"{len(found)} checkpoints in {folder.absolute()}: {names}; choose with --checkpoint")
     if not found:
-        raise NotFound(f"{folder.absolute()}: no checkpoint; looked for checkpoint, *.index")
+        how = "looked for checkpoint, *.index"
+        if any(folder.glob("*.part")):
+            how = f"a download was begun; go on with: gpt2ln download {folder.name}"
+        raise NotFound(f"{folder.absolute()}: no checkpoint; {how}")
     return found[0]
 
 

@@ -247,11 +247,20 @@ def test_home_and_variables_in_quotes(T, tmp_path, cli, monkeypatch, written, by
 
 
 def test_a_released_model_that_is_not_here(tmp_path, cli):
-    """The absolute place, the files it needs, and where they are published."""
+    """The absolute place, and what fetches it."""
     refused(
         cli("inspect", "-m", "117M", "--models-dir", tmp_path), 3, f"model 124M: not at {tmp_path}/124M;",
-        f"into {tmp_path}/124M", "encoder.json", INDEX, DATA, "/gpt-2/models/124M/",
+        "run: gpt2ln download 124M",
     )  # fmt: skip
+
+
+def test_a_download_that_is_not_done(tmp_path, cli, monkeypatch):
+    """It is no model yet: without a name the demo is taken, and with one the message says how to go on."""
+    (tmp_path / "models/124M").mkdir(parents=True)
+    (tmp_path / "models/124M/encoder.json.part").write_text("{")
+    monkeypatch.chdir(tmp_path)
+    refused(cli("inspect", "-m", "124M"), 3, f"{tmp_path}/models/124M", "a download was begun", "gpt2ln download 124M")
+    assert "model: demo" in cli("inspect").err
 
 
 def test_run_in_another_folder(T, tmp_path, cli, monkeypatch):

@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from ..bpe import Bpe
-from ..errors import BadInput, UsageError
+from ..errors import BadInput, UsageError, printable
 from ..locate import default_shelves, find
 from ..spec import canonical
 
@@ -60,23 +60,27 @@ class Globals:
 
     def note(self, text: str) -> None:
         if not self.quiet:
-            click.echo(text, err=True)
+            click.echo(printable(text), err=True)
 
     def command_line(self, *without: str) -> list[str]:
         """As it was typed, less flags that change no result."""
         (ctx, _), *_ = self._sources
         return ["gpt2ln", *(arg for arg in ctx.find_root().obj if arg not in without)]
 
-    def progress(self, tokens: int, done: int = 0):
-        """A bar on stderr, on a terminal alone."""
+    def progress(self, total: int, done: int = 0, *, unit: str = " tokens"):
+        """A bar on stderr, on a terminal alone.  unit: "B" for bytes, which are shown in thousands."""
         from tqdm import tqdm
 
-        return tqdm(total=tokens, initial=done, unit=" tokens", leave=False, disable=True if self.quiet else None)
+        hidden = True if self.quiet else None
+        return tqdm(total=total, initial=done, unit=unit, unit_scale=unit == "B", leave=False, disable=hidden)
 
-    def place(self):
+    def place(self, name: str | None = None):
+        """Of the model, or of another of that name."""
         for option, value in (("--checkpoint", self.checkpoint), ("--models-dir", self.models_dir)):
             if value == "":
                 raise UsageError(f"{option}: empty, expected a path")
+        if name is not None:
+            return find(name, self.shelves)
         place = find(self.model_name, self.shelves, None if self.checkpoint is None else Path(self.checkpoint))
         place = replace(place, name=os.fsencode(place.name).decode("utf-8", "replace"))  # whatever the locale
         if self.model_name is None:
@@ -86,6 +90,22 @@ class Globals:
         if self.checkpoint:
             self.note(f"weights: {place.prefix}")
         return place
+
+    def tensors(self, name: str | None = None):
+        """The variables of the model, or of whatever `name` is: checkpoint, safetensors or npz.
+
+        A name of a shelf comes before a folder here, as everywhere.
+        """
+        from ..checkpoint import read_index
+        from ..tensors import foreign, open_foreign
+
+        named = self.model_name if name is None else name
+        is_file = named and not self.checkpoint and os.path.isfile(named)
+        file = foreign(Path(named)) if is_file else None
+        if file is None:
+            place = self.place(name)
+            file = None if place.named else foreign(place.folder)
+        return read_index(place.prefix) if file is None else open_foreign(file)
 
     def open(self):
         """The model, its whole folder checked, no weights read yet."""
