@@ -116,3 +116,35 @@ def broken(tmp_path_factory) -> Path:
         w["model/h1/ln_2/g"][3] = np.nan
 
     return made_up.tiny(tmp_path_factory.mktemp("broken") / "m", edit)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty folder to work in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def hf(cli, T, here) -> Path:
+    """T as `export` writes it, in the folder `hf`."""
+    assert cli("-m", T, "export", "hf").status == 0
+    return here / "hf"
+
+
+@pytest.fixture
+def server():
+    """A web server on this machine with the golden model as `tiny`."""
+    from .server import serving
+
+    with serving() as it:
+        it.put(GOLDEN / "model", "tiny")
+        yield it
+
+
+@pytest.fixture
+def get(cli, server, tmp_path):
+    """`get(...)` is `download tiny` from it."""
+    from .downloads import Get
+
+    return Get(cli, server, tmp_path)

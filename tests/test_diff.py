@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 from safetensors.numpy import load_file, save_file
 
 from gpt2ln.spec import variables
@@ -18,18 +17,6 @@ from .conftest import ROOT, Ran
 from .refusals import done, refused
 from .test_export import stored
 from .test_hf import TINY
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def hf(cli, T, here) -> Path:
-    done(cli("-m", T, "export", "hf"))
-    return here / "hf"
 
 
 def equal(ran: Ran, count: int = 28) -> None:

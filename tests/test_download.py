@@ -13,21 +13,8 @@ from gpt2ln.pins import read_pins
 from gpt2ln.published import FILES, NEEDED, File
 
 from . import server as serve
-from .downloads import DATA, INDEX, MODEL, NAMES, WHOLE, Get, is_whole, left
+from .downloads import DATA, INDEX, MODEL, NAMES, WHOLE, is_whole, left
 from .refusals import done, refused
-from .server import serving
-
-
-@pytest.fixture
-def server():
-    with serving() as it:
-        it.put(MODEL, "tiny")
-        yield it
-
-
-@pytest.fixture
-def get(cli, server, tmp_path):
-    return Get(cli, server, tmp_path)
 
 
 def untouched(folder) -> dict:

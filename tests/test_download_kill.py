@@ -21,9 +21,9 @@ from gpt2ln.disk import sha256
 
 from . import server as serve
 from .conftest import ROOT, Ran
-from .downloads import DATA, MODEL, NAMES, Get, is_whole, left, no_names
+from .disks import mounted
+from .downloads import DATA, MODEL, NAMES, is_whole, left, no_names
 from .refusals import done, refused
-from .server import serving
 
 BIG = 300_000_000
 
@@ -54,18 +54,6 @@ class Run:
     def end(self) -> Ran:
         out, err = self.process.communicate(timeout=60)
         return Ran(self.process.returncode, out.decode(), err.decode())
-
-
-@pytest.fixture
-def server():
-    with serving() as it:
-        it.put(MODEL, "tiny")
-        yield it
-
-
-@pytest.fixture
-def get(cli, server, tmp_path):
-    return Get(cli, server, tmp_path)
 
 
 def size(path) -> int:
@@ -194,19 +182,6 @@ def test_the_lock_of_a_killed_run_is_nobodys(get):
 
 
 # the disk
-
-
-@contextlib.contextmanager
-def mounted(folder, options: str):
-    """A disk of its own; needs the right to mount."""
-    folder.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", folder], capture_output=True, text=True)
-    if made.returncode:
-        pytest.skip(f"no disk can be mounted: {made.stderr.strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
 
 
 def test_a_small_disk_is_known_before_the_first_request(get, server):

@@ -9,23 +9,10 @@ import pytest
 from gpt2ln.disk import sha256
 
 from . import server as serve
-from .downloads import DATA, INDEX, MODEL, NAMES, Get, is_whole, left, no_names
+from .downloads import DATA, INDEX, MODEL, NAMES, is_whole, left, no_names
 from .refusals import done, refused
-from .server import serving
 
 FIT = "what came does not fit and was dropped, run it again"
-
-
-@pytest.fixture
-def server():
-    with serving() as it:
-        it.put(MODEL, "tiny")
-        yield it
-
-
-@pytest.fixture
-def get(cli, server, tmp_path):
-    return Get(cli, server, tmp_path)
 
 
 # whole

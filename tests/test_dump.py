@@ -20,8 +20,8 @@ from gpt2ln.runtime import tf
 from gpt2ln.taps import choose
 
 from . import tiny as made_up
+from .disks import mounted
 from .dumps import equal, expected, fill, names, plan_of, read_folder, read_lines, read_npz
-from .test_shards import mounted
 
 DOCUMENTS = ((64, 65, 66, 258, 259), (64,), (70, 71, 72), (9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 11, 12, 13, 14, 15, 16))
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from . import tiny as made_up
+from .disks import mounted
 from .dumps import contents, here, manifest, names, read_folder, read_lines, read_npz
 from .refusals import done, refused
-from .test_shards import mounted
 
 
 @pytest.mark.parametrize(

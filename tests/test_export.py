@@ -40,12 +40,6 @@ def alike(found: dict, right: dict) -> None:
         np.testing.assert_array_equal(found[name].view(np.uint32), x.view(np.uint32), err_msg=name)
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def test_a_folder_as_the_safetensors_library_reads_it(cli, T, here):
     ran = cli("-m", T, "export", "hf")
     assert (done(ran), ran.err) == ("", "wrote hf\n")

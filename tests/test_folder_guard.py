@@ -7,8 +7,8 @@ import pytest
 from gpt2ln.errors import DiskError, NotFound, UsageError
 from gpt2ln.folder import check_folder, held_bytes
 
+from .disks import mounted
 from .dumps import begin, contents, fill, names, whole
-from .test_shards import mounted
 
 # whose files they are
 

@@ -20,15 +20,16 @@ BLOCKS = re.findall(r"```console\n(.*?)```", README, re.DOTALL)
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
-def examples():
-    """-> (command, what it prints), for each `$ ` line of README."""
-    for block in BLOCKS:
-        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            command, _, output = part.partition("\n")
-            yield command, output
+RUN = ("gpt2ln", "echo", "printf")
 
 
-EXAMPLES = [(c, o) for c, o in examples() if c.startswith(("gpt2ln", "echo", "printf"))]
+def examples(block: str) -> list[tuple[str, str]]:
+    """-> (command, what it prints), for each `$ ` line of a block that starts with one of ours."""
+    parts = [part.partition("\n") for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
+    return [(command, output) for command, _, output in parts if command.startswith(RUN)]
+
+
+EXAMPLES = [(block, found) for block in BLOCKS if not block.startswith("$ scripts/demo") and (found := examples(block))]
 
 
 def run_in(folder: Path, command: str) -> subprocess.CompletedProcess:
@@ -66,17 +67,19 @@ def _same_word(a, b) -> bool:
 
 
 def test_there_are_examples():
-    assert len(EXAMPLES) >= 8
+    assert sum(len(found) for _, found in EXAMPLES) >= 20
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("command", "printed"), EXAMPLES, ids=[c[:60] for c, _ in EXAMPLES])
-def test_readme(command, printed, tmp_path):
-    r = run_in(tmp_path, command)
-    assert r.returncode in ((0, 141) if "| head" in command else (0,)), r.stderr
-    assert printed.strip()
-    assert same(printed, r.stdout), f"README prints\n{printed}\nfound\n{r.stdout}"
-    assert "error" not in r.stderr
+@pytest.mark.parametrize("found", [found for _, found in EXAMPLES], ids=[found[0][0][:60] for _, found in EXAMPLES])
+def test_readme(found, tmp_path):
+    """The lines of a block one after the other, in one folder."""
+    for command, printed in found:
+        r = run_in(tmp_path, command)
+        assert r.returncode in ((0, 141) if "| head" in command else (0,)), r.stderr
+        assert printed.strip(), command
+        assert same(printed, r.stdout), f"README prints\n{printed}\nfound\n{r.stdout}"
+        assert "error" not in r.stderr
 
 
 def test_the_comparison_can_fail():

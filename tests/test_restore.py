@@ -30,19 +30,6 @@ def same_files(a: Path, b: Path, names=NEEDED) -> None:
         assert (a / name).read_bytes() == (b / name).read_bytes(), name
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def hf(cli, T, here) -> Path:
-    """T as `export` writes it."""
-    done(cli("-m", T, "export", "hf"))
-    return here / "hf"
-
-
 def edited(hf: Path, edit) -> None:
     w = load_file(hf / "model.safetensors")
     edit(w)

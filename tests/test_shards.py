@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from gpt2ln.errors import DiskError
 from gpt2ln.shards import Shard, array_bytes, file_bytes, header
 
 from .conftest import ROOT
+from .disks import mounted
 from .dumps import names
 
 ARRAYS = {
@@ -207,19 +207,6 @@ def test_a_refused_writer_leaves_the_other_alone(tmp_path):
 
 
 # disks
-
-
-@contextmanager
-def mounted(folder, options: str):
-    """A disk of its own; needs the right to mount."""
-    folder.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", folder], capture_output=True, text=True)
-    if made.returncode:
-        pytest.skip(f"no disk can be mounted: {made.stderr.strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)  # even where a failed test holds a file open
 
 
 def test_a_full_disk_says_so_before_the_first_row(tmp_path):
