@@ -5,10 +5,12 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from threading import Lock
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from .errors import Damaged
+
+if TYPE_CHECKING:  # what only reads a seal does without
+    import numpy as np
 
 FORMAT = "gpt2ln dump 1"
 
@@ -23,7 +25,7 @@ def sealed(record: Mapping) -> dict:
     return {**record, "seal": seal(record)}
 
 
-def array_sha256(x: np.ndarray) -> str:
+def array_sha256(x: "np.ndarray") -> str:
     return hashlib.sha256(memoryview(x).cast("B") if x.size else b"").hexdigest()
 
 
@@ -35,9 +37,11 @@ class Counts:
         self._documents: set[int] = set()
         self._lock = Lock()
 
-    def add(self, document: int, taps: Mapping[str, np.ndarray], finite: bool, dtype: str) -> None:
+    def add(self, document: int, taps: "Mapping[str, np.ndarray]", finite: bool, dtype: str) -> None:
         if finite and dtype == "float32":
             return
+        import numpy as np
+
         with np.errstate(over="ignore"):
             bad = {name: int(np.count_nonzero(~np.isfinite(x.astype(dtype, copy=False)))) for name, x in taps.items()}
         with self._lock:

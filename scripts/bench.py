@@ -98,6 +98,7 @@ class Transformers:
         from transformers import GPT2Config, GPT2LMHeadModel
 
         from gpt2ln.checkpoint import load as arrays
+        from gpt2ln.hf import to_hf
         from gpt2ln.library import load
         from gpt2ln.spec import variables
 
@@ -111,14 +112,8 @@ class Transformers:
         state = self.model.state_dict()
         with torch.no_grad():
             for name, array in arrays(ours.bundle, variables(hp)):
-                key = name.removeprefix("model/").replace("/", ".")
-                key = "h." + key[1:] if key[0] == "h" else key
-                for ours_name, theirs in ((".g", ".weight"), (".b", ".bias"), (".w", ".weight")):
-                    key = key.removesuffix(ours_name) + theirs if key.endswith(ours_name) else key
-                key = key + ".weight" if key in ("wte", "wpe") else key
-                state["transformer." + key].copy_(
-                    torch.from_numpy(array.copy()).reshape(state["transformer." + key].shape)
-                )
+                mine = state["transformer." + to_hf(name)]
+                mine.copy_(torch.from_numpy(array.copy()).reshape(mine.shape))
 
     def _generate(self, start: int, new: int):
         ids = self.torch.tensor([prompt(start)])

@@ -3,10 +3,11 @@
 import hashlib
 from pathlib import Path
 
+from gpt2ln.finding import Finding
 from gpt2ln.locate import Place
 from gpt2ln.pins import Pin, write_pins
 from gpt2ln.published import DATA, INDEX
-from gpt2ln.verify import Finding, verify
+from gpt2ln.verify import verify
 
 NAMES = ["hparams.json", "encoder.json", "vocab.bpe", "checkpoint", INDEX, DATA]
 
@@ -25,7 +26,7 @@ def digest(path: Path) -> str:
 
 
 def pin_all(folder: Path, source: str | None = None) -> dict[str, Pin]:
-    pins = {name: finding.pin for name, finding in looked(folder, digests=True).items()}
+    pins = {name: Pin(f.size, f.sha256, f.mtime_ns) for name, f in looked(folder, digests=True).items()}
     write_pins(folder, pins, model=folder.name, source=source)
     return pins
 

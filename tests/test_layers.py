@@ -46,6 +46,7 @@ RANK = {
     "official": 3,
     "tensors": 3,
     "fetch": 3,
+    "finding": 2,
     "pins": 3,
     "sums": 3,
     "engine": 4,

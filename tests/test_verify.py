@@ -9,16 +9,17 @@ from pathlib import Path
 import pytest
 
 from gpt2ln import published
+from gpt2ln.finding import STATES, Finding, worst
 from gpt2ln.locate import Place, find
 from gpt2ln.pins import RECORD, Pin, write_pins
 from gpt2ln.published import DATA, INDEX, File
 from gpt2ln.spec import RELEASED, HParams
-from gpt2ln.verify import STATES, Finding, data_bytes, verify, worst
+from gpt2ln.verify import data_bytes, verify
 
 from . import bundles, tiny
 from .conftest import ROOT
 from .findings import NAMES, digest, looked, pin_all, states
-from .vocabulary import official_files
+from .vocabulary import official_files, with_official_vocabulary
 
 TINY = HParams(n_vocab=260, n_ctx=16, n_embd=8, n_head=2, n_layer=2)
 
@@ -241,6 +242,27 @@ def test_an_index_that_is_published_under_another_name(released, tmp_path, monke
     assert looked(released)[INDEX].text == "28 variables; sha256 as published"
 
 
+def test_the_published_vocabulary_is_not_built(tmp_path, T, monkeypatch):
+    """Its digests say what it is; any other is built, to be counted."""
+    released = with_official_vocabulary(T, tmp_path / "m")
+    monkeypatch.setattr("gpt2ln.verify.Bpe", lambda *paths: pytest.fail("built"))
+    assert looked(released)["vocab.bpe"].text == "50000 merges"
+    with (released / "vocab.bpe").open("ab") as file:
+        file.write(b"\n")  # the same merges, another file
+    with pytest.raises(pytest.fail.Exception, match="built"):
+        looked(released)
+
+
+def test_contradictions_without_the_data(T, tmp_path):
+    folder = Path(shutil.copytree(T, tmp_path / "m"))
+    (folder / DATA).unlink()
+    hparams = folder / "hparams.json"
+    hparams.write_text(hparams.read_text().replace('"n_ctx": 16', '"n_ctx": 17'))
+    found = looked(folder)
+    assert states(found) == {DATA: "missing", "hparams.json": "damaged"}
+    assert found["hparams.json"].text == "n_ctx 17, but model/wpe is [16, 8]"
+
+
 def test_the_real_files_of_the_124m(tmp_path):
     """All but the data, which is not here; of hparams.json the older copy."""
     files = ROOT.parent / "shared" / "official-124M"
@@ -255,7 +277,8 @@ def test_the_real_files_of_the_124m(tmp_path):
     findings = looked(folder)
     assert states(findings) == {DATA: "missing"}
     assert [findings[name].text for name in NAMES[:-1]] == [
-        "sha256 as published", "50257 entries; sha256 as published", "50000 merges; sha256 as published",
+        "fits the index; sha256 as published",
+        "50257 entries; sha256 as published", "50000 merges; sha256 as published",
         "sha256 as published", "148 variables; sha256 as published",
     ]  # fmt: skip
     with (folder / DATA).open("wb") as file:

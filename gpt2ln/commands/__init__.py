@@ -14,7 +14,7 @@ import traceback
 import click
 
 from .. import __version__
-from ..errors import Gpt2lnError
+from ..errors import Gpt2lnError, printable
 
 COMMANDS = {
     "generate": "Continue a text.",
@@ -23,6 +23,12 @@ COMMANDS = {
     "ln-stats": "Statistics of every LayerNorm over a text.",
     "taps": "Names and sizes of the activations.",
     "inspect": "Variables of a checkpoint.",
+    "verify": "Every file and every tensor against its sum.",
+    "diff": "Two checkpoints against each other.",
+    "download": "Fetch the official checkpoints.",
+    "export": "Weights as safetensors with Hugging Face names, or npz.",
+    "import": "Such weights back to the official layout.",
+    "models": "What is on this disk, and whether it is whole.",
     "tokenize": "Text to token ids.",
     "detokenize": "Token ids to text.",
 }
@@ -109,7 +115,7 @@ def _invoke(argv: list[str]) -> None:
 
 
 def _say(message: str, status: int) -> int:
-    click.echo(f"error: {' '.join(message.split())}", err=True)
+    click.echo(f"error: {printable(' '.join(message.split()))}", err=True)
     return status
 
 

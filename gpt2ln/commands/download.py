@@ -159,8 +159,9 @@ def _print_plan(orders: Sequence) -> None:
 def _verify(g: Globals, orders: Sequence) -> None:
     """The findings of `verify`, and each file against what is wanted here: a manifest may know more."""
     from ..download import survey, unfinished
+    from ..finding import worst
     from ..locate import Place
-    from ..verify import verify, worst
+    from ..verify import verify
     from .verify import RAISED
 
     for order in orders:
