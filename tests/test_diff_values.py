@@ -18,7 +18,9 @@ from . import tiny
 from .memory import large, peak
 from .test_diff import differing
 
-FLOATS = st.floats(width=32) | st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-45, -1e-45, 1e-38, 3.4e38])
+FLOATS = st.floats(width=32) | st.sampled_from(
+    np.float32([math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-45, -1e-45, 1e-38, 3.4e38]).tolist()
+)
 PAIRS = st.integers(1, 40).flatmap(lambda n: st.tuples(*[arrays("f4", n, elements=FLOATS)] * 2))
 ONE = np.float32(1)
 
@@ -75,8 +77,8 @@ def test_the_plain_formulas(pair, chunk, tmp_path_factory):
 @pytest.mark.parametrize(
     ("x", "y", "steps"),
     [
-        (ONE, np.nextafter(ONE, 2 * ONE), 1),
-        (ONE, np.nextafter(ONE, 0 * ONE), 1),
+        (ONE, np.nextafter(ONE, np.float32(2)), 1),
+        (ONE, np.nextafter(ONE, np.float32(0)), 1),
         (np.float32(1e-45), np.float32(-1e-45), 2),
         (np.float32(0), np.float32(-1e-45), 1),
         (np.float32(1), np.float32(2), 1 << 23),
