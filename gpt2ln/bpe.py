@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
+from .disk import contents
 from .errors import BadInput, Damaged, NotFound, first_five
 from .spec import EOT_TEXT
 
@@ -23,7 +24,7 @@ BYTE_OF = {chr(b if b in set(_SHOWN) else 256 + i - len(_SHOWN)): b for i, b in 
 
 def _text(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8")
+        return contents(path).decode("utf-8")
     except FileNotFoundError:
         raise NotFound(f"{path.absolute()}: no such file; it is half of the vocabulary") from None
     except UnicodeDecodeError as cause:
@@ -79,7 +80,10 @@ def read_merges(path: Path) -> list[tuple[str, str]]:
 
 
 class Bpe:
-    """A vocabulary.  `n_vocab` ids, `eot` the id of `<|endoftext|>`."""
+    """A vocabulary.  `n_vocab` ids, `eot` the id of `<|endoftext|>`.
+
+    as_usual: ids are in the order of bytes and merges, as in the official one; otherwise a line may have been moved.
+    """
 
     def __init__(self, encoder_path: Path, merges_path: Path):
         encoder, merges = read_encoder(encoder_path), read_merges(merges_path)
@@ -98,7 +102,7 @@ class Bpe:
         self.n_vocab, self.eot = len(encoder), encoder[EOT_TEXT]
         self._id_of_rank = [encoder[word] for word in words]
         self._bytes_of_rank = [_as_bytes(word, merges_path) for word in words]
-        self._straight = self._id_of_rank == list(range(len(words)))
+        self.as_usual = self._id_of_rank == list(range(len(words)))
 
     @cached_property
     def _tiktoken(self):
@@ -125,7 +129,7 @@ class Bpe:
         except UnicodeEncodeError as cause:
             raise BadInput(f"text is not valid Unicode at character {cause.start} (a lone surrogate)") from None
         ranks = self._tiktoken.encode_ordinary(text)
-        return ranks if self._straight else [self._id_of_rank[r] for r in ranks]
+        return ranks if self.as_usual else [self._id_of_rank[r] for r in ranks]
 
     def token_bytes(self, i: int) -> bytes:
         return self._bytes_of_id[i]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from .errors import Damaged, NotFound, first_five
-from .published import AGAIN
+from .published import again
 from .table import crc32c, read_table, unmask, varint
 
 if TYPE_CHECKING:  # a list of variables does without: it takes as long to import as all the rest
@@ -255,7 +255,7 @@ def load(bundle: Bundle, names: Mapping[str, tuple[int, ...]]) -> "Iterator[tupl
     if not problems:
         problems = [p for name in names if (p := bad_sum(bundle, bundle.entries[name]))]
     if problems:
-        raise Damaged(f"{bundle.prefix}: damaged: {first_five(problems)}; {AGAIN}")
+        raise Damaged(f"{bundle.prefix}: damaged: {first_five(problems)}; {again(bundle.prefix.parent)}")
     import numpy as np
 
     for name in sorted(names, key=lambda n: -prod(names[n])):

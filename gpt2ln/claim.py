@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from .disk import disk
+from .disk import disk, open_own
 from .errors import DiskError
 
 LOCK = ".gpt2ln.lock"
@@ -36,7 +36,7 @@ def _locked(folder: Path) -> int | None:
     path = folder / LOCK
     with disk(path):
         try:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            handle = open_own(path, os.O_RDWR | os.O_CREAT)
         except FileNotFoundError:
             return None
         try:

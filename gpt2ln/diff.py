@@ -122,9 +122,12 @@ def side(letter: str, tensors: Tensors) -> Side:
 def diff(a: Side, b: Side, *, values: bool = False) -> list[Row]:
     """One row a variable, in the order of the forward pass.
 
-    values: measure how far they are apart.  Damaged where values that are read do not fit their sums, NotFound where
-    there are none.  Whether a matrix lies transposed in B is looked at with `values`, or where all that differs may.
+    values: hold all of them against their sums, and measure how far they are apart.  Damaged where values that are read
+    do not fit their sums, NotFound where there are none.  Whether a matrix lies transposed in B is looked at with
+    `values`, or where all that differs may.
     """
+    for one in (a, b) if values else ():
+        _check(one, one.entries.values())
     rows = [Row(name, _how(a, b, name)) for name in sorted({*a.entries, *b.entries}, key=_order)]
     differ = [row.name for row in rows if row.how]
     turned = [name for name in differ if _may_be_transposed(a, b, name)]

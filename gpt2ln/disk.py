@@ -1,12 +1,14 @@
 """What files need beyond being written: a digest, a lock, errors with a name, a replacement at one stroke, room."""
 
+import errno
 import fcntl
 import hashlib
 import os
 import shutil
+import stat
 from pathlib import Path
 
-from .errors import DiskError
+from .errors import Damaged, DiskError
 
 BLOCK = 1 << 22
 
@@ -17,6 +19,13 @@ def sha256(path: Path) -> str:
         while block := file.read(BLOCK):
             digest.update(block)
     return digest.hexdigest()
+
+
+def contents(path: Path) -> bytes:
+    """All of a small file.  FileNotFoundError where there is none, Damaged for a pipe, which may never end."""
+    if path.exists() and not path.is_file():
+        raise Damaged(f"{path}: a {'folder' if path.is_dir() else 'device or pipe'}, expected a file")
+    return path.read_bytes()
 
 
 def lock(handle: int, path: Path) -> None:
@@ -40,6 +49,20 @@ class disk:
     def __exit__(self, kind, cause, trace) -> None:
         if isinstance(cause, OSError) and not isinstance(cause, BrokenPipeError):
             raise DiskError(f"{self._path.absolute()}: {cause.strerror or cause}") from cause
+
+
+def open_own(path: Path, flags: int) -> int:
+    """Open for writing what is ours: a plain file and no link, which could lead anywhere.  OSError as of `os.open`."""
+    try:
+        handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError as cause:
+        if cause.errno != errno.ELOOP:
+            raise
+        raise DiskError(f"{path.absolute()}: a link, expected a file of our own; remove it") from None
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return handle
+    os.close(handle)
+    raise DiskError(f"{path.absolute()}: a device or pipe, expected a file of our own; remove it")
 
 
 def replace(path: Path, content: bytes) -> None:

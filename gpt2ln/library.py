@@ -16,9 +16,10 @@ from .disk import sha256
 from .errors import BadInput, Damaged, NotFound, first_five
 from .locate import Place, default_shelves, find, missing_files
 from .prompt import CHUNK, Prompt
-from .published import AGAIN
+from .published import advised, again
 from .spec import RELEASED, variables
 from .taps import choose, norm_scopes
+from .tensors import foreign
 from .weights import check, read_hparams
 
 
@@ -28,19 +29,23 @@ class Model:
     def __init__(self, place: Place, *, threads: int | None = None, device: str = "cpu"):
         if missing := missing_files(place):
             how = f"run: gpt2ln download {place.name}" if place.name in RELEASED else "put them into that folder"
+            if foreign(place.folder):
+                how = f"the official layout comes of it by: gpt2ln import {place.folder} -o NEW"
             raise NotFound(f"{place.folder.absolute()}: {first_five(missing)} missing; {how}")
         self.place, self._threads, self._device = place, threads, device
-        self.bundle: Bundle = read_index(place.prefix)
-        self.hparams, self.notes = read_hparams(place.file("hparams.json"))
-        findings = check(self.bundle, self.hparams)
-        if findings.problems:
-            again = f"; {AGAIN}" if findings.cut_short else ""
-            raise Damaged(f"{place.prefix}: {first_five(findings.problems, '; ')}{again}")
+        with advised(place.folder):
+            self.bundle: Bundle = read_index(place.prefix)
+            self.hparams, self.notes = read_hparams(place.file("hparams.json"))
+            findings = check(self.bundle, self.hparams)
+            if findings.problems:
+                more = f"; {again(place.prefix.parent)}" if findings.cut_short else ""
+                raise Damaged(f"{place.prefix}: {first_five(findings.problems, '; ')}{more}")
         self.notes = self.notes + findings.notes
 
     @cached_property
     def bpe(self) -> Bpe:
-        bpe = Bpe(self.place.file("encoder.json"), self.place.file("vocab.bpe"))
+        with advised(self.place.folder):
+            bpe = Bpe(self.place.file("encoder.json"), self.place.file("vocab.bpe"))
         if bpe.n_vocab != self.hparams.n_vocab:
             raise Damaged(
                 f"{self.place.folder}: encoder.json has {bpe.n_vocab} entries,"

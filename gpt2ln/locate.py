@@ -47,7 +47,7 @@ def find(name: str | None, shelves: Sequence[Path], checkpoint: Path | None = No
     """
     folder, prefix = _leads_to(_default(shelves) if name is None else name, shelves)
     if checkpoint is not None:
-        prefix = _prefix_of(checkpoint)
+        prefix = _prefix_of(checkpoint) or _prefix_of(folder / checkpoint)
         if prefix is None:
             raise NotFound(f"{checkpoint.absolute()}: no checkpoint there; expected {checkpoint.name}.index")
     called = folder.name if name is None else canonical(name)

@@ -4,7 +4,12 @@ This is the one place that names a host.  124M is known to the last byte; of the
 data is public, and the sizes of the largest two follow from their shapes (`sure=False`: a mismatch is a warning).
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import Damaged, NotFound
 
 MODELS = "https://openaipublic.blob.core.windows.net/gpt-2/models"
 HUGGING_FACE = "https://huggingface.co/openai-community/{repository}/resolve/{revision}"
@@ -95,3 +100,21 @@ CONVERTED = {
         },
     )
 }
+
+
+def again(folder: Path) -> str:
+    """What to type about a damaged file of a folder."""
+    name = folder.absolute().name
+    return f"fetch the file again: gpt2ln download {name} --force" if name in FILES else AGAIN
+
+
+@contextmanager
+def advised(folder: Path) -> Iterator[None]:
+    """What is wrong with a model's files gets the next command to type, where it names none."""
+    try:
+        yield
+    except (Damaged, NotFound) as cause:
+        if "gpt2ln " in str(cause):
+            raise
+        run = again(folder) if folder.absolute().name in FILES else f"each file is looked at by: gpt2ln verify {folder}"
+        raise type(cause)(f"{cause}; {run}") from cause

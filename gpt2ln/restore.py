@@ -122,7 +122,10 @@ def _hyperparameters(beside: Path, seen: Mapping[str, int], n_head: int | None) 
         known["n_head"] = _official_heads(known)
         notes.append(f"n_head is {known['n_head']}, as in the official model of these shapes; weights do not show it")
     if missing := [name for name in HPARAM_NAMES if name not in known]:
-        raise Damaged(f"{beside.absolute()}: nothing says {', '.join(missing)}; is it a GPT-2? expected config.json")
+        raise Damaged(
+            f"{beside.absolute()}: neither a tensor nor a file there says {', '.join(missing)}; is it a GPT-2 with wte"
+            " and wpe? config.json beside it would say"
+        )
     if nothing := [name for name, value in known.items() if value < 1]:
         raise Damaged(f"{beside.absolute()}: {', '.join(nothing)} is 0 in the weights, expected a positive number")
     hparams = HParams(**known)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import google_crc32c
 
-from .disk import BLOCK, disk
+from .disk import BLOCK, disk, open_own
 from .disk import replace as write_whole
 
 MARK_EVERY = 1 << 25  # bytes from one mark to the next: each waits for the disk
@@ -55,7 +55,7 @@ class Stump:
 
     def _open(self, make: int = 0) -> None:
         with disk(self.part):
-            self._fd = os.open(self.part, os.O_RDWR | make | os.O_CLOEXEC, 0o666)
+            self._fd = open_own(self.part, os.O_RDWR | make)
 
     @property
     def name(self) -> str:

@@ -224,5 +224,6 @@ def _no_match(pattern: str, names: Sequence[str], n_layer: int) -> str:
 
 
 def near_names(pattern: str, names: Iterable[str]) -> str:
-    close = get_close_matches(pattern, list(names), n=3, cutoff=0.5)
+    spelt = {name.lower(): name for name in names}
+    close = [spelt[name] for name in get_close_matches(pattern.lower(), list(spelt), n=3, cutoff=0.5)]
     return f"; did you mean {', '.join(close)}?" if close else ""

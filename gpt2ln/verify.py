@@ -138,7 +138,8 @@ def _fits(look: Look, index: Look, bundle: Bundle, hparams: HParams) -> None:
         (look if problem.split()[0] in HPARAM_NAMES else index).problems.append(problem)
     if not look.problems:
         look.said.append("fits the index")
-    index.said += findings.notes
+    for note in findings.notes:
+        (look if "n_head" in note else index).said.append(note)
 
 
 def _state(look: Look | None) -> None:
@@ -164,7 +165,9 @@ def _built(encoder: Look, merges: Look) -> int | None:
     together = None
     if encoder.there and merges.there:
         try:
-            return Bpe(encoder.path, merges.path).n_vocab
+            bpe = Bpe(encoder.path, merges.path)
+            encoder.said += [] if bpe.as_usual else ["warning: its ids are not in the order of vocab.bpe"]
+            return bpe.n_vocab
         except (Damaged, OSError) as cause:
             together = cause
     for look, read in ((encoder, read_encoder), (merges, read_merges)):
@@ -197,7 +200,7 @@ def _data(look: Look, bundle: Bundle | None, *, fast: bool, digest: bool, on_byt
         entries = {entry.name: entry for entry in in_shard(bundle, look.path)}
         problems, notes = size_problems(replace(bundle, entries=entries, pieces=()))
         look.problems += problems
-        look.said += notes
+        look.said += [f"warning: {note}" for note in notes]
     if look.unread:
         look.said.append("values not read" if bundle or fast else "nothing to hold it against")
         return

@@ -105,18 +105,22 @@ def _free(name: str) -> bool:
     return name not in (RECORD, LOCK) and not name.endswith((".part", ".part.json", ".new"))
 
 
+_MANIFEST = '{"files": {"NAME": {"size": BYTES, "sha256": HEX}}}'
+
+
 def read_manifest(path: Path) -> dict[str, File]:
     """`{"files": {name: {"size": bytes, "sha256": hex}}}`, either left out where not known.  All problems at once."""
     try:
-        files = json.loads(path.read_bytes().decode())["files"]
-        entries = {name: dict(known) for name, known in files.items()}
+        read = json.loads(path.read_bytes().decode())
     except FileNotFoundError:
         raise NotFound(f"{path.absolute()}: no such file; it is to be the manifest") from None
     except OSError as cause:
         raise NotFound(f"{path.absolute()}: {cause.strerror}; it is to be the manifest") from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as cause:
-        what = '{"files": {"NAME": {"size": BYTES, "sha256": HEX}}}'
-        raise Damaged(f"{path}: {type(cause).__name__}: {cause}; expected {what}") from None
+    except (ValueError, RecursionError) as cause:
+        raise Damaged(f"{path}: not JSON ({cause}); expected {_MANIFEST}") from None
+    entries = read.get("files") if isinstance(read, dict) else None
+    if not isinstance(entries, dict) or not all(isinstance(known, dict) for known in entries.values()):
+        raise Damaged(f"{path}: expected {_MANIFEST}")
     problems = [problem for name, known in entries.items() for problem in _odd(name, known)]
     if problems or not entries:
         raise Damaged(f"{path}: {first_five(problems) or 'lists no file'}")

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .checkpoint import Bundle, Entry, size_problems
-from .errors import Damaged, NotFound, first_five
+from .disk import contents
+from .errors import Damaged, NotFound, first_five, in_short
 from .spec import HPARAM_NAMES, RELEASED, HParams, variables
 
+MOST = dict.fromkeys(HPARAM_NAMES, 2**31 - 1) | {"n_layer": 4096}  # past these names would be listed for ever
 _LAYER = re.compile(r"model/h(\d{1,18})/")
 _OBJECT_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 
@@ -29,7 +31,7 @@ class Findings:
 def read_hparams(path: Path) -> tuple[HParams, list[str]]:
     """-> hyperparameters, notes.  NotFound when there is no file, Damaged when it does not hold the five numbers."""
     try:
-        found = json.loads(path.read_bytes().decode("utf-8"), object_pairs_hook=_once)
+        found = json.loads(contents(path).decode("utf-8"), object_pairs_hook=_once)
     except FileNotFoundError:
         raise NotFound(f"{path}: no such file; it holds {', '.join(HPARAM_NAMES)}") from None
     except UnicodeDecodeError as cause:
@@ -44,7 +46,9 @@ def read_hparams(path: Path) -> tuple[HParams, list[str]]:
     for key in HPARAM_NAMES:
         value = found.get(key, 1)
         if type(value) is not int or value < 1:
-            problems.append(f"{key} is {json.dumps(value)}, expected a positive whole number")
+            problems.append(f"{key} is {in_short(value)}, expected a positive whole number")
+        elif value > MOST[key]:
+            problems.append(f"{key} is {in_short(value)}, expected at most {MOST[key]}")
     if problems:
         raise Damaged(f"{path}: {first_five(problems)}")
     notes = [f"{path.name}: unknown key {key} ignored" for key in found if key not in HPARAM_NAMES]
@@ -96,7 +100,7 @@ def check(bundle: Bundle, hparams: HParams, *, sizes: bool = True) -> Findings:
     problems, notes = size_problems(bundle) if sizes else ([], [])
     findings.problems += problems
     findings.cut_short = bool(problems)
-    findings.notes += notes
+    findings.notes += [f"warning: {note}" for note in notes]
     return findings
 
 

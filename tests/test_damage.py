@@ -5,6 +5,7 @@ loads the weights.
 """
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -240,3 +241,76 @@ def test_a_vocabulary_that_is_not_the_models(model, cli):
     )
     cut("vocab.bpe", 23)(model)
     found_bad(cli("verify", model), 4, "encoder.json: 259 entries, hparams.json says n_vocab 260")
+
+
+@pytest.mark.parametrize("size", [0, 7936, 15871])
+def test_diff_of_cut_data(T, tmp_path, cli, size):
+    """Equal indexes are not equal checkpoints where the data of one is cut short."""
+    cut = Path(shutil.copytree(T, tmp_path / "m"))
+    os.truncate(cut / DATA, size)
+    for pair in ((T, cut), (cut, T)):
+        refused(cli("diff", *pair), 4, f"{DATA} has {size} bytes, the index needs 15872")
+
+
+def test_diff_without_data_says_so(T, tmp_path, cli):
+    bare = Path(shutil.copytree(T, tmp_path / "m"))
+    (bare / DATA).unlink()
+    ran = cli("diff", T, bare)
+    assert (ran.status, ran.out) == (0, "")
+    assert ran.err.splitlines()[0].endswith("listed from the index alone")
+    refused(cli("diff", T, bare, "--values"), 3, DATA, "as does --values")
+
+
+def test_diff_of_values_holds_every_one_against_its_sum(T, tmp_path, cli):
+    """Also where the two indexes say the same."""
+    wrong = Path(shutil.copytree(T, tmp_path / "m"))
+    with (wrong / DATA).open("r+b") as file:
+        file.seek(100)
+        file.write(bytes([(T / DATA).read_bytes()[100] ^ 1]))
+    assert cli("diff", T, wrong).status == 0  # from the indexes alone
+    refused(cli("diff", T, wrong, "--values"), 4, "model/h0/attn/c_attn/w")
+
+
+def test_surplus_bytes_are_told_everywhere(T, tmp_path, cli):
+    longer = Path(shutil.copytree(T, tmp_path / "m"))
+    with (longer / DATA).open("ab") as file:
+        file.write(b"7 bytes")
+    said = f"warning: {DATA} has 7 bytes more than the index needs (15872)"
+    for argv in (
+        ["inspect", "-m", longer],
+        ["verify", longer],
+        ["diff", T, longer],
+        ["export", "-m", longer, tmp_path / "o"],
+    ):
+        ran = cli(*argv)
+        assert (ran.status, said in ran.err.splitlines()) == (0, True), ran
+
+
+def test_tokens_in_another_order_are_told(T, tmp_path, cli):
+    """V17: it may be meant, but a line may have been moved, and then other ids come out."""
+    other = Path(shutil.copytree(T, tmp_path / "m"))
+    ids = json.loads((T / "encoder.json").read_text())
+    (other / "encoder.json").write_text(json.dumps(ids | {"a": ids["b"], "b": ids["a"]}))
+    ran = cli("tokenize", "-m", other, "a")
+    assert (ran.status, ran.out) == (0, "65\n")
+    assert ran.err == f"warning: {other}/encoder.json: its ids are not in the order of vocab.bpe\n"
+    assert "warning: its ids are not in the order of vocab.bpe" in cli("verify", other).err
+    assert "order" not in cli("verify", T).err + cli("tokenize", "-m", T, "a").err
+
+
+def test_a_checkpoint_is_found_beside_the_others(T, tmp_path, cli):
+    """V10: the names that the message offers can be typed."""
+    several = Path(shutil.copytree(T, tmp_path / "m"))
+    (several / "checkpoint").unlink()
+    for n in (1, 2):
+        for end in (".index", f"{DATA.removeprefix('model.ckpt')}"):
+            shutil.copy(T / f"model.ckpt{end}", several / f"model-{n}{end}")
+    (several / "model.ckpt.index").unlink()
+    refused(cli("inspect", "-m", several), 2, "model-1, model-2; choose with --checkpoint")
+    ran = cli("inspect", "-m", several, "--checkpoint", "model-1")
+    assert ran.status == 0
+    assert ran.err.splitlines()[0] == f"weights: {several}/model-1"
+
+
+def test_a_converted_folder_is_told_from_an_empty_one(hf, cli):
+    refused(cli("generate", "-m", hf, "a"), 3, "encoder.json, vocab.bpe missing", f"gpt2ln import {hf} -o NEW")

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 
 import pytest
@@ -235,3 +236,22 @@ def test_what_was_there_before_does_not_fit(get, server):
     done(get("--force", digests=False, sizes=False))
     is_whole(get.folder)
     assert "/tiny/checkpoint" not in server.paths()
+
+
+@pytest.mark.parametrize("name", [f"{DATA}.part", "vocab.bpe.part", ".gpt2ln.lock"])
+def test_links_lead_nowhere(get, tmp_path, name):
+    """What lies under a name of ours and is a link would be written wherever it points."""
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    get.folder.mkdir(parents=True)
+    (get.folder / name).symlink_to(victim)
+    refused(get(), 7, f"{get.folder / name}: a link, expected a file of our own; remove it")
+    assert victim.read_text() == "mine"
+    assert (get.folder / name).is_symlink()
+
+
+@pytest.mark.parametrize("name", ["vocab.bpe.part", ".gpt2ln.lock"])
+def test_pipes_are_not_written_to(get, name):
+    get.folder.mkdir(parents=True)
+    os.mkfifo(get.folder / name)
+    refused(get(), 7, f"{get.folder / name}: a device or pipe, expected a file of our own; remove it")

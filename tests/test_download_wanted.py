@@ -118,8 +118,8 @@ def test_any_other_name_is_one(cli, server, tmp_path, name):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "expected {"), ("[]", "expected {"), ("{}", "KeyError: 'files'"), ('{"files": 3}', "expected {"),
-        ('{"files": {}}', "lists no file"), ('{"files": {"x": 3}}', "expected {"), ("[" * 100_000, "RecursionError"),
+        ("", "expected {"), ("[]", "expected {"), ("{}", "expected {"), ('{"files": 3}', "expected {"),
+        ('{"files": {}}', "lists no file"), ('{"files": {"x": 3}}', "expected {"), ("[" * 100_000, "not JSON"),
         ('{"files": {"../x": {}}}', "'../x' is no name of a file to fetch"),
         ('{"files": {"gpt2ln.json": {}}}', "'gpt2ln.json' is no name"), ('{"files": {"x.part": {}}}', "is no name"),
         ('{"files": {".gpt2ln.lock": {}}}', "is no name"), ('{"files": {"": {}}}', "is no name"),
@@ -127,7 +127,7 @@ def test_any_other_name_is_one(cli, server, tmp_path, name):
         ('{"files": {"x": {"size": true}}}', "x: size is True"), ('{"files": {"x": {"size": 1e3}}}', "size is 1000.0"),
         ('{"files": {"x": {"sha256": "ab"}}}', "x: sha256 is 'ab', expected 64 hexadecimal digits"),
         ('{"files": {"x": {"sha1": "ab"}, "y": {"size": "9"}}}', "x: unknown key 'sha1', y: size is '9'"),
-        ("\xff", "UnicodeDecodeError"),
+        ("\xff", "not JSON"),
     ],
 )  # fmt: skip
 def test_a_manifest_that_is_none(cli, tmp_path, text, words):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -226,3 +227,12 @@ def test_transformers_opens_it_and_says_the_same(cli, here, folder):
         assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
     assert (tokenizer.eos_token_id, tokenizer.model_max_length) == (ours.bpe.eot, ours.hparams.n_ctx)
     assert theirs.generation_config.eos_token_id == ours.bpe.eot
+
+
+@pytest.mark.parametrize("name", ["model.ckpt.index", "model.ckpt.data-00000-of-00001", "vocab.bpe", "checkpoint"])
+def test_not_over_the_model_itself(cli, T, here, name):
+    model = Path(shutil.copytree(T, here / "m"))
+    (here / "link").symlink_to(model / name)
+    for out in (model / name, here / "link"):
+        refused(cli("-m", model, "export", out, "--format", "npz", "--force"), 2, "is a file of the model itself")
+    assert (model / name).read_bytes() == (T / name).read_bytes()

@@ -149,7 +149,7 @@ def test_another_model(refuses, hf):
     (hf / "config.json").write_text(json.dumps({"n_head": 2, "model_type": "llama"}))
     refuses(4, "model_type is 'llama', expected 'gpt2'")
     (hf / "config.json").write_text(json.dumps({"n_head": 2}))
-    refuses(4, "nothing says n_vocab, n_ctx, n_embd, n_layer; is it a GPT-2?")
+    refuses(4, "neither a tensor nor a file there says n_vocab, n_ctx, n_embd, n_layer; is it a GPT-2")
 
 
 def test_a_layer_far_away(refuses, hf):
@@ -161,7 +161,7 @@ def test_a_layer_far_away(refuses, hf):
     refuses(4, "100000000 layers, but 29 tensors")
     edited(hf, lambda w: (w.clear(), w.__setitem__("wte.weight", np.zeros((2, 2), "f4"))))
     edited(hf, lambda w: w.__setitem__(f"model/h{'9' * 5000}/x", np.zeros(8, "f4")))
-    refuses(4, "nothing says n_ctx, n_layer")
+    refuses(4, "neither a tensor nor a file there says n_ctx, n_layer")
 
 
 def test_no_values_at_all(refuses, hf):

@@ -97,6 +97,9 @@ def test_shapes_show_all_but_the_heads(hparams):
     assert shown_by(entries_of(hparams)) | {"n_head": 1} == hparams.as_dict()
 
 
+NEXT = "; each file is looked at by: gpt2ln verify"
+
+
 # --- V13: hparams.json --------------------------------------------------------------------------------------------
 
 
@@ -105,7 +108,7 @@ def test_shapes_show_all_but_the_heads(hparams):
     [
         ({"n_layer": 1}, "n_layer 1, but the checkpoint has h0..h1"),
         ({"n_layer": 3}, "n_layer 3, but the checkpoint has h0..h1"),
-        ({"n_layer": 10**12}, f"n_layer {10**12}, but the checkpoint has h0..h1"),
+        ({"n_layer": 4096}, "n_layer 4096, but the checkpoint has h0..h1"),
         ({"n_ctx": 15}, "n_ctx 15, but model/wpe is [16, 8]"),
         ({"n_ctx": 17}, "n_ctx 17, but model/wpe is [16, 8]"),
         ({"n_vocab": 259}, "n_vocab 259, but model/wte is [260, 8]"),
@@ -119,16 +122,57 @@ def test_a_number_that_does_not_fit(model, cli, change, text):
     """Both numbers, and nothing else: one wrong number is one problem."""
     rewrite(model, **change)
     error = refused(cli(*ONE, "-m", model), 4)
-    assert error == f"error: {model}/model.ckpt: {text}"
+    assert error == f"error: {model}/model.ckpt: {text}{NEXT} {model}"
     with pytest.raises(Damaged, match=re.escape(text)):
         gpt2ln.load(model)
     assert done(cli("inspect", "-m", model)).count("\n") == 29  # without hparams.json
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "most"), [("n_layer", 4097, 4096), ("n_layer", 10**12, 4096), ("n_ctx", 2**31, 2**31 - 1)]
+)
+def test_a_number_that_no_model_has(model, cli, key, value, most):
+    """A list of so many names would never end."""
+    rewrite(model, **{key: value})
+    for argv in (ONE, ["taps"], ["tokenize", "a"]):
+        refused(cli(*argv, "-m", model), 4, f"hparams.json: {key} is {value}, expected at most {most}")
+
+
+def test_a_pipe_in_place_of_a_file(model, cli):
+    """It would never end."""
+    for name, argv in (
+        ("hparams.json", ["taps"]),
+        ("encoder.json", ["tokenize", "a"]),
+        ("vocab.bpe", ["tokenize", "a"]),
+    ):
+        (model / name).rename(model / "kept")
+        os.mkfifo(model / name)
+        refused(cli(*argv, "-m", model), 4, f"{model / name}: a device or pipe, expected a file")
+        (model / "kept").replace(model / name)
+
+
+@pytest.mark.parametrize("argv", [ONE, ["taps"], ["tokenize", "a"], ["ln-stats", "abc"], ["inspect"]])
+def test_the_next_command_is_named(T, tmp_path, cli, argv):
+    """For a released model what fetches it, for others what looks at each file."""
+    for name, command in (("124M", "gpt2ln download 124M --force"), ("mine", f"gpt2ln verify {tmp_path}/mine")):
+        folder = tmp_path / name
+        shutil.copytree(T, folder)
+        for damaged in ("encoder.json", "model.ckpt.index", "hparams.json"):
+            (folder / damaged).write_bytes((T / damaged).read_bytes()[:40])
+        refused(cli(*argv, "-m", folder), 4, command)
+
+
+def test_taps_are_not_listed_of_contradictions(model, cli):
+    rewrite(model, n_layer=1)
+    refused(cli("taps", "-m", model), 4, "n_layer 1, but the checkpoint has h0..h1", "gpt2ln verify")
+    (model / "model.ckpt.index").unlink()
+    done(cli("taps", "-m", model))  # no weights are needed
+
+
 def test_several_numbers_at_once(model, cli):
     rewrite(model, n_layer=1, n_ctx=17, n_vocab=1, n_head=3)
     words = ["n_layer 1,", "n_ctx 17,", "n_vocab 1,", "n_head 3 does not divide n_embd 8"]
-    assert refused(cli(*ONE, "-m", model), 4, *words).count(";") == 3
+    assert refused(cli(*ONE, "-m", model), 4, *words).count(";") == 4
 
 
 def test_another_number_of_heads_that_divides(model, cli):
@@ -268,7 +312,7 @@ def test_other_variables_are_ignored_and_said(T, tmp_path, cli):
 def test_missing_variables(tmp_path, cli):
     folder = tiny.tiny(tmp_path / "x", lambda w: w.pop("model/h1/ln_2/g"))
     error = refused(cli(*ONE, "-m", folder), 4)
-    assert error == f"error: {folder}/model.ckpt: 1 of 28 variables missing: model/h1/ln_2/g"
+    assert error == f"error: {folder}/model.ckpt: 1 of 28 variables missing: model/h1/ln_2/g{NEXT} {folder}"
     assert done(cli("inspect", "-m", folder)).count("\n") == 28
 
 

@@ -8,6 +8,7 @@ from ..diff import VALUES, Distance, Row, by_layer, diff, side
 from ..errors import Different, first_five
 from .options import command
 from .output import as_json, as_table
+from .variables import check_sizes
 
 _HEAD = ["differ", "max |d|", "at", "ulp", "relative", "cosine"]
 
@@ -28,6 +29,7 @@ def command(g, a, b, values, form):
     """
     sides = [side(letter, g.tensors(name)) for letter, name in (("A", a), ("B", b))]
     for one in sides:
+        check_sizes(g, one.tensors, ["--values"] if values else [])
         if one.notes:
             g.note(f"note: {one.tensors.where}: {' and '.join(one.notes)} left out")
     rows = diff(*sides, values=values)

@@ -50,6 +50,8 @@ def command(g, models, mirror, manifest, source, keep, meta, offline, verify_onl
         raise UsageError("--offline, --verify-only and --dry-run: pass one of them")
     if source == "hf" and (manifest is not None or meta):
         raise UsageError(f"--source hf: goes without {'--meta' if meta else '--manifest'}, its files are known")
+    if keep and source != "hf":
+        raise UsageError("--keep: goes with --source hf, which alone makes a copy to keep")
     if g.models_dir == "":
         raise UsageError("--models-dir: empty, expected a path")
     mirrors = [what.checked_mirror(url) for url in mirror]

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from ..errors import UsageError
+from ..spec import MODEL_FILES
 from .options import command
 from .output import checked
 
@@ -27,6 +28,7 @@ def command(g, out, form, force):
     if form == "npz":
         checked(target, force)
         model = g.open()
+        _refuse_source(model, target)
         export.export_npz(model.bundle, model.hparams, target)
     else:
         if target.suffix in (".safetensors", ".npz"):
@@ -35,6 +37,15 @@ def command(g, out, form, force):
         place = model.place
         export.export_folder(model.bundle, model.hparams, place.folder, model.bpe.eot, target, force=force)
     g.note(f"wrote {target}")
+
+
+def _refuse_source(model, target: Path) -> None:
+    """Not over what is read."""
+    place, bundle = model.place, model.bundle
+    shards = [bundle.shard_path(n) for n in range(bundle.shards)]
+    read = [*shards, Path(f"{place.prefix}.index"), *map(place.file, (*MODEL_FILES, "checkpoint"))]
+    if any(path.exists() and target.exists() and path.samefile(target) for path in read):
+        raise UsageError(f"{target}: is a file of the model itself; choose another name")
 
 
 def _target(out: str) -> Path:

@@ -16,6 +16,7 @@ from click.core import ParameterSource
 from ..bpe import Bpe
 from ..errors import BadInput, UsageError, printable
 from ..locate import default_shelves, find
+from ..published import advised
 from ..spec import canonical
 
 SETTINGS = {
@@ -105,7 +106,10 @@ class Globals:
         if file is None:
             place = self.place(name)
             file = None if place.named else foreign(place.folder)
-        return read_index(place.prefix) if file is None else open_foreign(file)
+        if file is not None:
+            return open_foreign(file)
+        with advised(place.folder):
+            return read_index(place.prefix)
 
     def open(self):
         """The model, its whole folder checked, no weights read yet."""
@@ -121,7 +125,10 @@ class Globals:
     def vocabulary(self) -> Bpe:
         """The model's vocabulary alone; that it does not fit the model is only said."""
         place = self.place()
-        bpe = Bpe(place.file("encoder.json"), place.file("vocab.bpe"))
+        with advised(place.folder):
+            bpe = Bpe(place.file("encoder.json"), place.file("vocab.bpe"))
+        if not bpe.as_usual:
+            self.note(f"warning: {place.file('encoder.json')}: its ids are not in the order of vocab.bpe")
         if place.file("hparams.json").is_file():
             from ..weights import read_hparams
 

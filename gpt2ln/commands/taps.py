@@ -1,12 +1,17 @@
 """`taps`: names and sizes of the activations."""
 
+import contextlib
+
 import click
 
 from ..aliases import SCHEMES, near, same
-from ..errors import Damaged
+from ..checkpoint import read_index
+from ..errors import Damaged, NotFound, UsageError, first_five
 from ..locate import Place
+from ..published import advised
+from ..spec import HParams
 from ..taps import PRESETS, all_taps, choose, formula
-from ..weights import read_hparams
+from ..weights import check, read_hparams
 from .options import command
 from .output import as_json, as_table
 
@@ -24,9 +29,7 @@ def command(g, globs, layers, scheme, form):
     of TransformerLens and Hugging Face do too where they are the same numbers.
     """
     place: Place = g.place()
-    hparams, _ = read_hparams(place.file("hparams.json"))
-    if hparams.n_embd % hparams.n_head:
-        raise Damaged(f"{place.file('hparams.json')}: n_head {hparams.n_head} does not divide n_embd {hparams.n_embd}")
+    hparams = _hyperparameters(place)
     chosen = choose(",".join(globs) if globs else "**", hparams, layers=layers)
     foreign: dict[str, list[str]] = {}
     for name, tap in same(scheme, hparams.n_layer).items() if scheme else ():
@@ -43,6 +46,19 @@ def command(g, globs, layers, scheme, form):
         rows.append([tap.name, "x".join(map(str, tap.shape)), _size(tap), said])
     click.echo(as_table(["tap", "shape", "bytes a token", last], rows, left=(0, 1, 3)), nl=False)
     _notes(g, chosen, hparams, scheme, everything=len(chosen) == len(all_taps(hparams)))
+
+
+def _hyperparameters(place: Place) -> HParams:
+    """Held against the index where there is one; no weights are needed."""
+    with advised(place.folder):
+        path = place.file("hparams.json")
+        hparams, _ = read_hparams(path)
+        if hparams.n_embd % hparams.n_head:
+            raise Damaged(f"{path}: n_head {hparams.n_head} does not divide n_embd {hparams.n_embd}")
+        with contextlib.suppress(NotFound, UsageError):
+            if problems := check(read_index(place.prefix), hparams, sizes=False).problems:
+                raise Damaged(f"{place.prefix}: {first_five(problems, '; ')}")
+    return hparams
 
 
 def _notes(g, chosen, hparams, scheme: str | None, *, everything: bool) -> None:

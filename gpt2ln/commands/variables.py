@@ -9,7 +9,7 @@ import click
 
 from ..checkpoint import Entry, bad_sum, size_problems
 from ..errors import Damaged, NotFound, UsageError, first_five, printable
-from ..published import AGAIN
+from ..published import again
 from .output import as_json, results
 
 _LONGEST = 255 - len(".part")  # of a name, in bytes, as most file systems have it
@@ -31,7 +31,7 @@ def check_sizes(g, tensors, asked: Sequence[str] = ()) -> None:
         g.note(f"note: {cause}; listed from the index alone")
         return
     if problems:
-        raise Damaged(f"{tensors.where}: {first_five(problems)}; {AGAIN}")
+        raise Damaged(f"{tensors.where}: {first_five(problems)}; {again(tensors.where.parent)}")
     for note in notes:
         g.note(f"warning: {note}")
 
@@ -39,7 +39,7 @@ def check_sizes(g, tensors, asked: Sequence[str] = ()) -> None:
 def check_sums(tensors, entries: Sequence[Entry]) -> None:
     """Before any of these values is handed out.  A zip has sums of its own, safetensors has none."""
     if tensors.kind == "checkpoint" and (problems := [p for e in entries if (p := bad_sum(tensors, e))]):
-        raise Damaged(f"{tensors.where}: damaged: {first_five(problems)}; {AGAIN}")
+        raise Damaged(f"{tensors.where}: damaged: {first_five(problems)}; {again(tensors.where.parent)}")
 
 
 def chosen(called: Mapping[str, Collection[str]], globs: Sequence[str], what: str = "variable") -> list[str]:

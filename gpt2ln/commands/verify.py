@@ -52,6 +52,10 @@ def command(g, model, fast, form, pin, answers):
         _show(form, ANSWERS, [_answer_record(h) for h in held], [_answer_row(h) for h in held])
     if form:
         click.echo(as_json({"summary": _summary(place, state, findings, held)}))
+    for finding in findings:
+        for said in finding.text.split("; "):
+            if said.startswith("warning: "):
+                g.note(said)
     _raise(place, state, findings, held)
     if pin:
         _pin(g, place, findings)
