@@ -2,9 +2,7 @@
 
 import errno
 import fcntl
-import hashlib
 import os
-import shutil
 import stat
 from pathlib import Path
 
@@ -14,6 +12,8 @@ BLOCK = 1 << 22
 
 
 def sha256(path: Path) -> str:
+    import hashlib  # which a listing does without
+
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(BLOCK):
@@ -81,6 +81,8 @@ def replace(path: Path, content: bytes) -> None:
 
 def check_room(folder: Path, need: int, advice: str = "") -> None:
     """DiskError where `folder`, or the nearest above it that exists, has not `need` bytes free."""
+    import shutil
+
     while not folder.exists():
         folder = folder.parent
     with disk(folder):

@@ -13,7 +13,6 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from ..bpe import Bpe
 from ..errors import BadInput, UsageError, printable
 from ..locate import default_shelves, find
 from ..published import advised
@@ -122,8 +121,10 @@ class Globals:
             self.note(note if note.startswith("warning") else f"note: {note}")
         return model
 
-    def vocabulary(self) -> Bpe:
+    def vocabulary(self):
         """The model's vocabulary alone; that it does not fit the model is only said."""
+        from ..bpe import Bpe
+
         place = self.place()
         with advised(place.folder):
             bpe = Bpe(place.file("encoder.json"), place.file("vocab.bpe"))
