@@ -112,6 +112,9 @@ class _Source:
                     if anew < 0:
                         raise
                 except Again as cause:
+                    if cause.kept:
+                        most = max(most, self.stump.size)
+                        continue
                     tries += self.stump.size - most < PROGRESS
                     most = max(most, self.stump.size)
                     if tries > self.limits.retries:
@@ -201,6 +204,8 @@ class _Source:
                 raise _Anew(f"{where} with a part of another file than before")
         self.stump.go_on(self._named(answer, total))
         self._take(blocks(answer, self.limits.timeout))
+        if self.stump.size == last + 1 < total and last + 1 - first >= LOOK:  # no less, or there would be no end
+            raise Again(self._got(), kept=True)
 
     def _check_end(self, answer: "Response", where: str) -> None:
         """A 416: there is no more, if what is held is all."""

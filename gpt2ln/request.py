@@ -28,11 +28,13 @@ class Failed(Exception):
 
 
 class Again(Failed):
-    """It may, later.  pause: seconds, where the server says."""
+    """It may, later.  pause: seconds, where the server says.  kept: it gave what it promised, and that was not all."""
 
-    def __init__(self, message: str, error: type[NetworkError] = NetworkError, pause: float = 0.0):
+    def __init__(
+        self, message: str, error: type[NetworkError] = NetworkError, pause: float = 0.0, *, kept: bool = False
+    ):
         super().__init__(message, error)
-        self.pause = pause
+        self.pause, self.kept = pause, kept
 
 
 class Broken(Exception):

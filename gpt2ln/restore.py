@@ -94,8 +94,8 @@ def _shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _seen(tensors: Tensors, spelt: Spelling) -> dict[str, int]:
-    """What the shapes say of the hyperparameters; a name too long for a number of layers says nothing."""
-    return shown_by({ours: tensors.entries[theirs] for ours, theirs in spelt.ours.items() if len(ours) < 99})
+    """What the shapes say of the hyperparameters."""
+    return shown_by({ours: tensors.entries[theirs] for ours, theirs in spelt.ours.items()})
 
 
 def _hyperparameters(beside: Path, seen: Mapping[str, int], n_head: int | None) -> tuple[HParams, bytes, list[str]]:

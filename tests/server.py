@@ -201,6 +201,17 @@ def part(first: int, last: int, total: object, body: Callable[[bytes], bytes], *
     return behave
 
 
+def pieces(size: int) -> Behaviour:
+    """Of what is asked for the first bytes alone, and says so: what a server may do."""
+
+    def behave(handler, content):
+        first = handler.range(content) or 0
+        last = min(first + size, len(content)) - 1
+        part(first, last, len(content), lambda body: body[first : last + 1])(handler, content)
+
+    return behave
+
+
 def redirect(to: str, code: int = 302) -> Behaviour:
     return status(code, Location=to)
 

@@ -55,6 +55,22 @@ def test_what_is_broken_off_is_never_taken_for_all(get, server, want, behave):
     assert BODY.startswith(get.part.read_bytes())
 
 
+def test_a_server_that_gives_a_piece_at_a_time(get, server):
+    """It keeps its word each time: nothing is counted against it, and nobody waits."""
+    get.begun(1000)
+    server.always = serve.pieces(2000)
+    get(retries=0)
+    assert server.ranges() == [f"bytes={at}-" for at in range(1000, SIZE, 2000)]
+    assert get.waits == []
+    get.is_whole()
+
+
+def test_pieces_of_nearly_nothing_are_counted(get, server):
+    get.begun(1000)
+    server.always = serve.pieces(10)
+    get.fails("weights: got 1030 of 15872 bytes", "tried 3 times")
+
+
 def test_compressed_and_cut_short(get, server):
     server.always = serve.closing(lambda body: serve.gzip.compress(body)[:100], Content_Encoding="gzip")
     get.fails("of 15872 bytes", retries=0)
