@@ -166,7 +166,7 @@ def test_globs(deep, cli, globs, count, first):
         return
     found = names(ran)
     assert (len(found), found[0]) == (count, first)
-    assert cli("inspect", "-m", deep, *globs).err.startswith(f"{count} variables, ")
+    assert cli("inspect", "-m", deep, *globs).err.startswith(f"{count} variable{'s' * (count != 1)}, ")
 
 
 @pytest.mark.parametrize(

@@ -110,4 +110,5 @@ def _list(g, tensors, entries, form: bool, long: bool, stats: bool) -> None:
     rows = [list(map(cell, found.values())) for found in records]
     click.echo(as_table([HEADS.get(key, key) for key in records[0]], rows, left=(0, 1, 2)), nl=False)
     count = sum(math.prod(e.shape) for e in entries)
-    g.note(f"{len(entries)} variables, {count:,} values, {sum(e.size for e in entries):,} bytes")
+    some = f"{len(entries)} variable{'s' * (len(entries) != 1)}"
+    g.note(f"{some}, {count:,} values, {sum(e.size for e in entries):,} bytes")

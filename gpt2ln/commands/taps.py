@@ -65,7 +65,7 @@ def _notes(g, chosen, hparams, scheme: str | None, *, everything: bool) -> None:
     fixed = sum(tap.bytes_a_token() for tap in chosen if "T" not in tap.shape)
     growing = sum(tap.bytes_a_token() for tap in chosen if "T" in tap.shape)
     more = f" and {growing} more for each position attended to" if growing else ""
-    g.note(f"{len(chosen)} taps, {fixed} bytes a token{more}")
+    g.note(f"{len(chosen)} tap{'s' * (len(chosen) != 1)}, {fixed} bytes a token{more}")
     if scheme:
         g.note("taps without a name there are the same numbers under none; refused as ambiguous or different:")
         for name, what in near(scheme, 1).items():
