@@ -26,6 +26,7 @@ DTYPES = dict(enumerate(_KIND.split(), start=1)) | {17: "uint16", 18: "complex12
 DTYPES |= {21: "variant", 22: "uint32", 23: "uint64"}
 LARGEST = 1 << 23  # bytes of an index; that of 1558M has 20,724
 MOST_AXES = 254
+AT_ONCE = 1 << 24  # bytes of data in memory
 PIECE = "\0"  # first character of the key of a slice; TensorFlow lists these neither
 
 
@@ -80,6 +81,13 @@ class Bundle:
         if entry.size == 0:
             return memoryview(b"")
         return memoryview(self._map(entry.shard))[entry.offset : entry.offset + entry.size]
+
+    def in_turn(self, entry: Entry) -> Iterator[memoryview]:
+        """The same, some at a time: the pages of each are given back before the next."""
+        raw = self.raw(entry)
+        for start in range(0, len(raw), AT_ONCE):
+            yield raw[start : start + AT_ONCE]
+            self.release(entry)
 
     def array(self, entry: Entry) -> "np.ndarray":
         """The values of one variable, mapped and read-only; bytes in the order of the file, sum not yet checked."""
@@ -226,9 +234,13 @@ def bad_sum(bundle: Bundle, entry: Entry) -> str | None:
     """Check one variable against its CRC32C -> what is wrong, or None.  The pages it read are given back."""
     if entry.sliced or entry.dtype == "variant":
         return None
+    found = 0
     try:
-        raw = bundle.raw(entry)
-        found = _string_sum(bytes(raw), entry, bundle.byte_order) if entry.dtype == "string" else crc32c(raw)
+        if entry.dtype == "string":
+            found = _string_sum(bytes(bundle.raw(entry)), entry, bundle.byte_order)
+        else:
+            for piece in bundle.in_turn(entry):
+                found = crc32c(piece, crc=found)
     except (IndexError, ValueError, struct.error):
         return f"{entry.name} (its strings have garbled lengths)"
     bundle.release(entry)

@@ -11,7 +11,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .checkpoint import Bundle, load
+from .checkpoint import AT_ONCE, Bundle, load
 from .disk import BLOCK, check_room, disk, lock, replace
 from .errors import UsageError
 from .hf import VOCABULARY, config, to_hf
@@ -42,7 +42,11 @@ def export_folder(bundle: Bundle, hparams: HParams, beside: Path, eot: int, out:
         shard = Shard(part / SINGLE, shapes, {"format": "pt"})  # transformers wants to be told of whom it is
         try:
             for name, array in load(bundle, variables(hparams)):
-                shard.write(to_hf(name), 0, array.reshape(array.shape[-2:]))
+                x = array.reshape(array.shape[-2:])
+                rows = max(1, AT_ONCE * len(x) // x.nbytes)
+                for row in range(0, len(x), rows):
+                    shard.write(to_hf(name), row, x[row : row + rows])
+                    bundle.release(bundle.entries[name])
             shard.finish()
         except BaseException:
             shard.abandon()
@@ -66,7 +70,7 @@ def export_npz(bundle: Bundle, hparams: HParams, out: Path) -> None:
             file.truncate()  # what a killed run has left
             with zipfile.ZipFile(file, "w") as archive:
                 for name, array in load(bundle, variables(hparams)):
-                    _add(archive, name, array)
+                    _add(archive, name, array, bundle)
             file.flush()
             os.fsync(handle)
             part.replace(out)
@@ -74,7 +78,7 @@ def export_npz(bundle: Bundle, hparams: HParams, out: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def _add(archive: zipfile.ZipFile, name: str, array: "np.ndarray") -> None:
+def _add(archive: zipfile.ZipFile, name: str, array: "np.ndarray", bundle: Bundle) -> None:
     """One array, without a copy of it; it bears no date: the same weights are the same bytes."""
     import numpy as np
 
@@ -83,6 +87,7 @@ def _add(archive: zipfile.ZipFile, name: str, array: "np.ndarray") -> None:
         raw = memoryview(array).cast("B")
         for start in range(0, len(raw), BLOCK):
             member.write(raw[start : start + BLOCK])
+            bundle.release(bundle.entries[name])
 
 
 def _check_room(out: Path, hparams: HParams) -> None:

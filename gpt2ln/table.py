@@ -32,9 +32,11 @@ def unmask(masked: int) -> int:
     return ((rotated >> 17) | (rotated << 15)) & 0xFFFFFFFF
 
 
-def crc32c(data: bytes | memoryview, piece: int = 1 << 20) -> int:
-    """CRC32C, a piece at a time: the library takes only `bytes`, and a small copy stays in the processor's cache."""
-    crc = 0
+def crc32c(data: bytes | memoryview, piece: int = 1 << 20, crc: int = 0) -> int:
+    """CRC32C, a piece at a time: the library takes only `bytes`, and a small copy stays in the processor's cache.
+
+    crc: of what came before.
+    """
     for start in range(0, len(data), piece):
         crc = google_crc32c.extend(crc, bytes(data[start : start + piece]))
     return crc

@@ -197,11 +197,11 @@ def test_ctrl_c_leaves_nothing(here, out):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("out", ["hf", "w.npz"])
-def test_memory_is_one_variable(T, here, out):
-    """At most 1.2 of the largest, above what a small model takes."""
+def test_memory_is_less_than_one_variable(T, here, out):
+    """Above what a small model takes: what is mapped is given back as it is written."""
     folder, largest = large(here / "large")
     few, many = (peak("-m", model, "export", out, "--force") for model in (T, folder))
-    assert 0.5 * largest < many - few < 1.2 * largest
+    assert abs(many - few) < 0.5 * largest
 
 
 # transformers
