@@ -238,3 +238,7 @@ def test_what_only_follows_from_shapes_is_told_and_not_refused(cli, server, tmp_
     assert "already complete" in cli(*argv).err
     assert "already complete" in cli("download", "762M", *argv[2:]).err
     assert cli(*argv, "-q").err == ""
+
+
+def test_keep_goes_with_a_copy_alone(get):
+    refused(get("--keep"), 2, "--keep: goes with --source hf")

@@ -274,3 +274,7 @@ def test_each_choice_in_braces_must_match(part, T, cli):
     r = cli("inspect", "-m", T, part)
     assert (r.status, r.out) == (2, "")
     assert "no variable matches 'h" in r.err
+
+
+def test_near_names_whatever_the_case(cli, T):
+    refused(cli("inspect", "-m", T, "WTE"), 2, "no variable matches 'WTE'; did you mean wte")

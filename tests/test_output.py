@@ -7,7 +7,9 @@ import os
 import pytest
 
 from gpt2ln.commands.output import as_csv, as_json, as_table, results
-from gpt2ln.errors import NotFound, UsageError
+from gpt2ln.errors import NotFound, UsageError, printable
+
+from .refusals import refused
 
 
 def test_a_file_has_its_name_when_it_is_whole(tmp_path):
@@ -136,3 +138,21 @@ def test_a_link_stays_a_link(tmp_path):
         out.write("new")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "real").read_text() == "new"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("h0/ln_1", "h0/ln_1"), ("\x1b[2Jx", "\\x1b[2Jx"), ("a\nb", "a\\nb"), ("\u202ex", "\\u202ex"),
+        ("é 模型 😨", "é 模型 😨"), ("\udcff", "\\udcff"),
+    ],
+)  # fmt: skip
+def test_names_move_no_cursor(text, shown):
+    """A name is anybody's: in a table as in an error it is letters, and nothing that a terminal obeys."""
+    assert printable(text) == shown
+    assert as_table(["name"], [[text]]) == f"name\n{shown}\n"
+
+
+def test_an_error_moves_no_cursor(cli, tmp_path):
+    error = refused(cli("inspect", "-m", tmp_path / "\x1b[2Jx"), 3, "\\x1b[2Jx")
+    assert error.isprintable()

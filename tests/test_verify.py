@@ -4,16 +4,19 @@ import json
 import os
 import shutil
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 import pytest
 
 from gpt2ln import published
+from gpt2ln.checkpoint import Entry
 from gpt2ln.finding import STATES, Finding, worst
 from gpt2ln.locate import Place, find
+from gpt2ln.official import index_bytes
 from gpt2ln.pins import RECORD, Pin, write_pins
 from gpt2ln.published import DATA, INDEX, File
-from gpt2ln.spec import RELEASED, HParams
+from gpt2ln.spec import RELEASED, HParams, variables
 from gpt2ln.verify import data_bytes, verify
 
 from . import bundles, tiny
@@ -301,3 +304,19 @@ def test_weights_elsewhere(T, tmp_path):
 def test_a_big_endian_checkpoint(model):
     bundles.write(model / "model.ckpt", tiny.weights(), ">")
     assert states(looked(model)) == {}
+
+
+def test_another_number_of_heads_is_told_where_it_stands(tmp_path):
+    """The shapes of 124M with 24 heads, under a name of its own: no problem, and yet a warning, of hparams.json."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    hparams = replace(RELEASED["124M"], n_head=24)
+    (folder / "hparams.json").write_text(json.dumps(hparams.as_dict()))
+    at, entries = 0, []
+    for name, shape in sorted(variables(hparams).items()):
+        entries.append(Entry(name, "float32", shape, 0, at, 4 * prod(shape), 1))
+        at += entries[-1].size
+    (folder / INDEX).write_bytes(index_bytes(entries))
+    found = looked(folder, fast=True)
+    assert found["hparams.json"].text == "fits the index; warning: n_head 24, the official 124M has 12"
+    assert found[INDEX].text == "148 variables"
