@@ -21,7 +21,8 @@ from .weights import check, read_hparams
 class Found:
     """What stands on a shelf.  bytes of all its files.
 
-    state: whole | different (not the published or pinned sizes) | unfinished | damaged | several | not a model.
+    state: whole | different (not the published or pinned sizes) | unfinished | incomplete | damaged | several |
+    not a model.
 
     verified: yes | changed since | no, by the pins.
     """
@@ -84,9 +85,9 @@ def _state(folder: Path) -> tuple[str, str]:
         return "not a model", "neither a file nor a folder" if folder.exists() else "a link to nowhere"
     place, begun = Place(folder.name, folder), any(folder.glob("*.part"))
     try:
-        problems = list(_problems(place, read_index(place.prefix)))
+        problems, notes = _problems(place, read_index(place.prefix))
     except NotFound as cause:
-        problems = [_words(cause, folder)] if any(folder.glob("*.index")) else []
+        problems, notes = [_words(cause, folder)] if any(folder.glob("*.index")) else [], []
         if not problems and not begun:
             return "not a model", _stranger(folder)
     except UsageError:
@@ -94,9 +95,10 @@ def _state(folder: Path) -> tuple[str, str]:
     if begun and (problems or not any(folder.glob("*.index"))):
         return "unfinished", f"a download was begun; go on with: gpt2ln download {folder.name}"
     if problems:
-        return "damaged", first_five(problems, "; ")
+        gone = all(problem.endswith(" missing") or ": no such file" in problem for problem in problems)
+        return "incomplete" if gone else "damaged", first_five(problems, "; ")
     differs = list(_differs(folder))
-    return ("different", first_five(differs, "; ")) if differs else ("whole", "")
+    return ("different", first_five(differs, "; ")) if differs else ("whole", first_five(notes, "; "))
 
 
 def _stranger(folder: Path) -> str:
@@ -105,13 +107,16 @@ def _stranger(folder: Path) -> str:
     return "no checkpoint in it"
 
 
-def _problems(place: Place, bundle: Bundle) -> Iterator[str]:
-    """What names and sizes show."""
+def _problems(place: Place, bundle: Bundle) -> tuple[list[str], list[str]]:
+    """What names and sizes show -> problems, warnings"""
+    problems: list[str] = []
     wanted = [*MODEL_FILES, *expected(place.folder, read_pins(place.folder))]
     if missing := [name for name in dict.fromkeys(wanted) if not place.file(name).is_file()]:
-        yield f"{first_five(missing)} missing"
-    if "hparams.json" not in missing:
-        yield from check(bundle, read_hparams(place.file("hparams.json"))[0]).problems
+        problems.append(f"{first_five(missing)} missing")
+    if "hparams.json" in missing:
+        return problems, []
+    found = check(bundle, read_hparams(place.file("hparams.json"))[0])
+    return problems + found.problems, [note for note in found.notes if note.startswith("warning: ")]
 
 
 def _differs(folder: Path) -> Iterator[str]:

@@ -70,7 +70,8 @@ def test_a_damaged_model(model, shelf, damage, text):
     """With the reason, and without the path, which has a column of its own."""
     damage(model)
     ((state, why),) = said(shelf).values()
-    assert (state, why[: len(text)]) == ("damaged", text)
+    kind = "incomplete" if "missing" in text or "no such file" in text else "damaged"
+    assert (state, why[: len(text)]) == (kind, text)
     assert str(shelf) not in why.split(";")[0]
 
 
@@ -95,7 +96,7 @@ def test_pins_say_what_was_verified(model, shelf):
     (model / DATA).write_bytes((model / DATA).read_bytes() + b"x")
     assert said(shelf)["tiny"] == ("different", f"{DATA} has 15873 bytes, pinned 15872")
     (model / "checkpoint").unlink()
-    assert said(shelf)["tiny"] == ("damaged", "checkpoint missing")
+    assert said(shelf)["tiny"] == ("incomplete", "checkpoint missing")
     assert on(shelf)["tiny"].verified == "no"
 
 
@@ -145,7 +146,7 @@ def test_what_is_no_model(model, shelf, T):
         "linked": ("whole", ""),
         "nowhere": ("not a model", "a link to nowhere"),
         "pipe": ("not a model", "neither a file nor a folder"),
-        "piped": ("damaged", "hparams.json missing"),
+        "piped": ("incomplete", "hparams.json missing"),
         "tiny": ("whole", ""),
         "two": ("several", "more than one checkpoint; choose with --checkpoint"),
     }
@@ -235,3 +236,13 @@ def test_twenty_models_take_no_time(model, shelf):
     assert (
         time.process_time() - began < 2
     )  # a tenth of that on an idle machine; were the holes read, it would be minutes
+
+
+def test_surplus_bytes_are_told(T, tmp_path):
+    """Whole, and yet something is odd."""
+    shelf = tmp_path / "models"
+    shutil.copytree(T, shelf / "tiny")
+    with (shelf / "tiny" / DATA).open("ab") as file:
+        file.write(b"1234567")
+    state, why = said(shelf)["tiny"]
+    assert (state, why) == ("whole", f"warning: {DATA} has 7 bytes more than the index needs (15872)")
