@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import gpt2ln
@@ -20,7 +20,7 @@ from gpt2ln.commands import options
 from gpt2ln.errors import Damaged, NotFound
 from gpt2ln.runtime import tf
 from gpt2ln.spec import HPARAM_NAMES, RELEASED, HParams, variables
-from gpt2ln.weights import check, read_hparams, shown_by
+from gpt2ln.weights import MOST, check, read_hparams, shown_by
 
 from . import bundles, tiny
 from .refusals import done, refused
@@ -275,13 +275,15 @@ def test_an_unknown_key_is_a_note(model, cli):
         assert f"note: hparams.json: unknown key {key} ignored\n" in ran.err
 
 
+@example(2**31 - 1)
+@example(2**31)
 @given(
     st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5), st.lists, max_leaves=4)
 )
 def test_only_positive_whole_numbers(tmp_path_factory, value):
     path = tmp_path_factory.getbasetemp() / "hparams.json"
     path.write_text(json.dumps(TINY.as_dict() | {"n_head": value}))
-    if type(value) is int and value > 0:
+    if type(value) is int and 0 < value <= MOST["n_head"]:
         assert read_hparams(path) == (replace(TINY, n_head=value), [])
     else:
         with pytest.raises(Damaged, match="n_head is "):
