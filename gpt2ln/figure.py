@@ -4,6 +4,7 @@ Depth runs from left to right in all four panels, a point a norm.  Needs matplot
 """
 
 import io
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -32,18 +33,24 @@ def check(suffix: str) -> None:
 
 def drawn(stats: LnStats, gains: Gains, form: str) -> bytes:
     """The figure as a file; the same run gives the same bytes."""
+    panels = [lambda ax, draw=draw: draw(ax, stats, gains) for draw in (_variance, _shares, _output, _massive)]
+    return four_panels(panels, lambda ax: _depth(ax, stats), f"LayerNorm statistics: {amount(stats)}", form)
+
+
+def four_panels(panels: Sequence[Callable], below: Callable, title: str, form: str) -> bytes:
+    """Two rows over one axis of depth, which `below` marks, as a file that depends on nothing else."""
     from matplotlib import style
     from matplotlib.figure import Figure
 
     with style.context(["default", {"svg.hashsalt": "gpt2ln", "font.size": 9}]):  # whatever a matplotlibrc says
         figure = Figure(figsize=(10, 7.4), layout="constrained")
         axes = figure.subplots(2, 2, sharex=True)
-        for draw, ax in zip((_variance, _shares, _output, _massive), axes.flat, strict=True):
-            draw(ax, stats, gains)
+        for draw, ax in zip(panels, axes.flat, strict=True):
+            draw(ax)
             ax.spines[["top", "right"]].set_visible(False)
         for ax in axes[1]:
-            _depth(ax, stats)
-        figure.suptitle(f"LayerNorm statistics: {amount(stats)}", fontsize=11)
+            below(ax)
+        figure.suptitle(title, fontsize=11)
         out = io.BytesIO()
         dateless = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
         figure.savefig(out, format=form, dpi=160, metadata=dateless)

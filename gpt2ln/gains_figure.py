@@ -3,12 +3,11 @@
 Depth runs from left to right in all four panels, a point a norm.  Needs matplotlib, which the extra `plot` brings.
 """
 
-import io
 from collections.abc import Sequence
 
 import numpy as np
 
-from .figure import BLUE, GREEN, GREY, ORANGE, legend, name_channels
+from .figure import BLUE, GREEN, GREY, ORANGE, four_panels, legend, name_channels
 from .gains import STANDS_OUT, Norm, Vector, counted
 
 _NAMED = 6  # channels named at the right edge
@@ -18,22 +17,9 @@ _POINTS = 330  # width of a panel
 
 def drawn(norms: Sequence[Norm], form: str) -> bytes:
     """The figure as a file; the same weights give the same bytes."""
-    from matplotlib import style
-    from matplotlib.figure import Figure
-
-    with style.context(["default", {"svg.hashsalt": "gpt2ln", "font.size": 9}]):  # whatever a matplotlibrc says
-        figure = Figure(figsize=(10, 7.4), layout="constrained")
-        axes = figure.subplots(2, 2, sharex=True)
-        for draw, ax in zip((_gains, _biases, _apart, _farthest), axes.flat, strict=True):
-            draw(ax, norms)
-            ax.spines[["top", "right"]].set_visible(False)
-        for ax in axes[1]:
-            _depth(ax, norms)
-        figure.suptitle(f"LayerNorm gains and biases: {len(norms)} norm{'s' * (len(norms) != 1)}", fontsize=11)
-        out = io.BytesIO()
-        dateless = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
-        figure.savefig(out, format=form, dpi=160, metadata=dateless)
-    return out.getvalue()
+    panels = [lambda ax, draw=draw: draw(ax, norms) for draw in (_gains, _biases, _apart, _farthest)]
+    title = f"LayerNorm gains and biases: {len(norms)} norm{'s' * (len(norms) != 1)}"
+    return four_panels(panels, lambda ax: _depth(ax, norms), title, form)
 
 
 def _depth(ax, norms: Sequence[Norm]) -> None:

@@ -7,13 +7,7 @@ from gpt2ln.published import File
 
 from . import server as serve
 from .fetching import BODY, DIGEST, KNOWN, SIZE, SIZE_ONLY, Get
-from .server import etag, serving
-
-
-@pytest.fixture
-def server():
-    with serving() as it:
-        yield it
+from .server import etag
 
 
 @pytest.fixture

@@ -11,13 +11,6 @@ from gpt2ln.request import Unreachable
 
 from . import server as serve
 from .fetching import BODY, DIGEST, KNOWN, SIZE, SIZE_ONLY, Get
-from .server import serving
-
-
-@pytest.fixture
-def server():
-    with serving() as it:
-        yield it
 
 
 @pytest.fixture

@@ -9,13 +9,6 @@ from gpt2ln.published import File
 
 from . import server as serve
 from .fetching import BODY, DIGEST, KNOWN, SIZE, SIZE_ONLY, Get
-from .server import serving
-
-
-@pytest.fixture
-def server():
-    with serving() as it:
-        yield it
 
 
 @pytest.fixture
