@@ -243,7 +243,7 @@ NUMBER = "expected a positive whole number"
         (GOOD.replace("260", "[260]"), ["n_vocab is [260]", NUMBER]),
         (GOOD.replace("260", "NaN"), ["n_vocab is NaN", NUMBER]),
         (GOOD.replace("260", "1e999"), ["n_vocab is Infinity", NUMBER]),
-        (GOOD.replace("260", "9" * 5000), ["4300 digits"]),
+        (GOOD.replace("260", "9" * 5000), ["4300"]),
         (GOOD.replace("260", "[" * 100000), ["recursion"]),
         (GOOD.replace("}", ', "n_head": 4}'), ["n_head given more than once"]),
         ('{"n_vocab": 0, "n_ctx": 1.5, "n_embd": null}',
