@@ -56,7 +56,6 @@ class Bundle:
     byte_order: str  # "<" or ">"
     entries: Mapping[str, Entry]
     pieces: tuple[Entry, ...] = ()
-    suffix: str = ""  # of its files, while they are being fetched
     kind: ClassVar[str] = "checkpoint"
 
     @property
@@ -64,7 +63,7 @@ class Bundle:
         return self.prefix
 
     def shard_path(self, shard: int = 0) -> Path:
-        return self.prefix.with_name(f"{self.prefix.name}.data-{shard:05d}-of-{self.shards:05d}{self.suffix}")
+        return self.prefix.with_name(f"{self.prefix.name}.data-{shard:05d}-of-{self.shards:05d}")
 
     @cached_property
     def _maps(self) -> dict[int, mmap.mmap]:
@@ -116,9 +115,9 @@ def in_numpy(entry: Entry) -> bool:
     return not entry.sliced and re.fullmatch(r"(u?int|float|complex)\d+|bool", entry.dtype) is not None
 
 
-def read_index(prefix: Path, suffix: str = "") -> Bundle:
+def read_index(prefix: Path) -> Bundle:
     """Read `PREFIX.index`.  NotFound when it is not there, Damaged when it cannot be trusted or lists nothing."""
-    path = prefix.with_name(prefix.name + ".index" + suffix)
+    path = prefix.with_name(prefix.name + ".index")
     pairs = read_table(_index_bytes(path), str(path))
     if not pairs or pairs[0][0] != b"":
         raise Damaged(f"{path}: no bundle header; a table of another kind?")
@@ -135,7 +134,7 @@ def read_index(prefix: Path, suffix: str = "") -> Bundle:
         raise Damaged(f"{path}: garbled entry: two variables of one name")
     if not whole:
         raise Damaged(f"{path}: lists 0 variables")
-    return Bundle(prefix, shards, byte_order, whole, tuple(e for e in entries if e.name.startswith(PIECE)), suffix)
+    return Bundle(prefix, shards, byte_order, whole, tuple(e for e in entries if e.name.startswith(PIECE)))
 
 
 def _index_bytes(path: Path) -> bytes:

@@ -39,10 +39,6 @@ class State:
     why: str = ""
     pin: Pin | None = None
 
-    @property
-    def proven(self) -> bool:
-        return self.kind == "whole" and bool(self.want.digests)
-
 
 @dataclass(frozen=True)
 class Done:
