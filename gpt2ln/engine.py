@@ -64,6 +64,10 @@ class Cache:
         other.k, other.v = [[tf.raw_ops.DeepCopy(x=x) for x in held] for held in (self.k, self.v)]  # identity aliases
         return other
 
+    def cut(self, length: int) -> None:
+        """Forget what lies past that many positions: no call looks there, and the next one writes over it."""
+        del self.ids[length:]
+
 
 class _Past:
     """The cache as the graph sees it: `model.Past`."""

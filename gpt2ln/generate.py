@@ -4,17 +4,19 @@ Sample i of a prompt is a function of (checkpoint, prompt, settings, seed, i): b
 nothing.  `length` counts new tokens; the last of them is never fed back, so prompt + length may reach n_ctx + 1.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from typing import Any
 
 import numpy as np
 
 from .bpe import Bpe
-from .engine import Cache, Exact
+from .errors import NonFinite
 from .prompt import Prompt
 from .sample import log_softmax, next_id
 from .settings import Settings, fit
+from .speculate import Pace, Speculation, check
 
 
 @dataclass
@@ -32,6 +34,9 @@ class Sample:
     logprobs: list[dict] = field(default_factory=list)
     prefill_s: float = 0.0
     decode_s: float = 0.0
+    passes: int = 0  # over the weights, after the prompt
+    guesses: int | None = None  # with speculation; of them accepted
+    accepted: int = 0
 
 
 class TextStream:
@@ -68,20 +73,34 @@ class TextStream:
 
 
 class _Run:
-    """A sample on its way."""
+    """A sample on its way: the rows that its next ids are drawn from, and the guesses they were computed behind."""
 
-    def __init__(self, sample: Sample, logits: np.ndarray, cache: Cache, bpe: Bpe, settings: Settings):
-        self.sample, self.logits, self.cache = sample, logits, cache
+    def __init__(self, sample: Sample, bpe: Bpe, settings: Settings, logits: np.ndarray, cache, guessed):
+        self.sample, self.rows, self.guesses = sample, [logits], []
+        self.cache, self.guessed, self.pace = cache, guessed, Pace()
         self._bpe, self._settings, self._text = bpe, settings, TextStream(bpe, settings.stop)
 
-    def draw(self) -> str:
-        """Draw the next id -> the text that it makes certain."""
+    def pick(self, logits: np.ndarray, ahead: int = 0) -> int:
+        """The id that these logits give, so many ids ahead."""
+        key = dict(seed=self.sample.seed, sample=self.sample.index, position=len(self.sample.tokens) + ahead)
+        return next_id(logits, self._settings.sampling, **key)
+
+    def draw(self) -> Iterator[str]:
+        """Draw the next id, and one more behind each guess that was right -> the text that each makes certain."""
+        sample, before = self.sample, len(self.sample.tokens)
+        for logits, guess in zip(self.rows, [*self.guesses, None], strict=True):
+            yield self._draw(logits)
+            if sample.finish is not None or sample.tokens[-1] != guess:
+                break
+        if self.guessed is not None:
+            self._learn(sample.tokens[before:])
+
+    def _draw(self, logits: np.ndarray) -> str:
         sample, settings = self.sample, self._settings
-        key = dict(seed=sample.seed, sample=sample.index, position=len(sample.tokens))
-        i = next_id(self.logits, settings.sampling, **key)
+        i = self.pick(logits)
         sample.tokens.append(i)
         if settings.logprobs is not None:
-            sample.logprobs.append(_logprobs(self.logits, i, settings.logprobs))
+            sample.logprobs.append(_logprobs(logits, i, settings.logprobs))
         if settings.stop_eot and i == self._bpe.eot:
             return self.end("eot")
         piece = self._text.feed(i)
@@ -91,6 +110,17 @@ class _Run:
         elif len(sample.tokens) == sample.length:
             return piece + self.end("length")
         return piece
+
+    def _learn(self, drawn: Sequence[int]) -> None:
+        """Forget the guesses that were wrong, and see whether guessing pays."""
+        self.guessed.extend(drawn)
+        if not self.guesses:
+            return self.pace.rest()
+        right = sum(i == guess for i, guess in zip(drawn, self.guesses, strict=False))
+        self.sample.guesses += len(self.guesses)
+        self.sample.accepted += right
+        self.cache.cut(self.cache.length - len(self.guesses) + right)
+        self.pace.learn(right)
 
     def end(self, why: str) -> str:
         """Finish for another reason than a stop string -> the text that was held back."""
@@ -108,62 +138,132 @@ def _logprobs(logits: np.ndarray, i: int, n: int) -> dict:
 
 
 def generate(
-    engine: Exact,
+    engine: Any,
     bpe: Bpe,
     prompts: Sequence[Prompt],
     settings: Settings,
     *,
+    speculation: Speculation | None = None,
     on_text: Callable[[Sample, str], None] = lambda sample, piece: None,
     clock: Callable[[], float] = lambda: 0.0,
 ) -> Iterator[Sample]:
-    """Samples in the order of prompts, then of index.  After Ctrl-C what was begun comes out `interrupted` first."""
+    """Samples in the order of prompts, then of index.  After Ctrl-C what was begun comes out `interrupted` first.
+
+    Where one sample ends another begins in its place: there are always `batch_size` side by side, while there are any.
+    """
+    if speculation is not None:
+        check(engine)
+    coming = _runs(engine, bpe, prompts, settings, speculation, clock)
+    live: list[_Run] = []
+    begun: deque[Sample] = deque()  # in their order; the first may still be on its way when others have ended
+    try:
+        while True:
+            _begin(coming, settings.batch_size, live, begun)
+            if not live:
+                return
+            _draw(live, on_text, clock)
+            live = [run for run in live if run.sample.finish is None]
+            while begun and begun[0].finish is not None:
+                yield begun.popleft()
+            _step(engine, live, speculation, clock)
+    except KeyboardInterrupt:
+        for run in live:
+            if run.sample.finish is None:
+                on_text(run.sample, run.end("interrupted"))
+        yield from begun
+        raise
+
+
+def _runs(engine, bpe, prompts, settings: Settings, speculation, clock) -> Iterator[_Run]:
+    """Every sample at its beginning; a prompt is read once, when its first sample begins, and copied for the others."""
+    indices = range(settings.start_index, settings.start_index + settings.nsamples)
     n_ctx = engine.hparams.n_ctx
     fits = [fit(len(prompt.ids), settings.length, n_ctx, settings.overflow) for prompt in prompts]
-    last = settings.start_index + settings.nsamples
-    jobs = ((n, index) for n in range(len(prompts)) for index in range(settings.start_index, last))
-    read: dict[int, tuple] = {}
-    while batch := list(islice(jobs, settings.batch_size)):
-        runs: list[_Run] = []
+    for prompt, (kept, length, _) in zip(prompts, fits, strict=True):
+        context = prompt.ids[-kept:]
+        seed = settings.seed if prompt.seed is None else prompt.seed
+        began = clock()
+        logits, *held = _read(engine, context, speculation)
+        seconds = clock() - began
+        for index in indices:
+            sample = Sample(prompt, index, seed, context, length, prefill_s=seconds)
+            sample.guesses = None if speculation is None else 0
+            yield _Run(sample, bpe, settings, logits, *_own(held, last=index == indices[-1]))
+
+
+def _read(engine, context: Sequence[int], speculation: Speculation | None) -> tuple:
+    """Logits after a prompt, its cache, and what guesses from it."""
+    logits, cache = engine.prefill(context)
+    return logits, cache, None if speculation is None else speculation.read(context)
+
+
+def _own(held: list, *, last: bool) -> list:
+    """Copies of what a prompt left; the last sample takes it itself, and it goes when that sample ends."""
+    own = held[:] if last else [None if each is None else each.copy() for each in held]
+    if last:
+        held.clear()
+    return own
+
+
+def _begin(coming: Iterator[_Run], batch_size: int, live: list[_Run], begun: deque[Sample]) -> None:
+    """Fill the batch.  Nothing here holds a run when it is over: its cache goes with it."""
+    while len(live) < batch_size and (run := next(coming, None)):
+        live.append(run)
+        begun.append(run.sample)
+
+
+def _draw(live: Sequence[_Run], on_text: Callable, clock: Callable[[], float]) -> None:
+    began = clock()
+    for run in live:
+        for piece in run.draw():
+            on_text(run.sample, piece)
+        run.sample.decode_s += clock() - began
+
+
+def _step(engine, live: Sequence[_Run], speculation: Speculation | None, clock: Callable[[], float]) -> None:
+    """One pass over the weights for all; past a full context one for each."""
+    began = clock()
+    stepping = [run for run in live if run.cache.length < engine.hparams.n_ctx]
+    if stepping:
+        _pass(engine, stepping, _guesses(engine, stepping, speculation))
+    for run in live:
+        if run not in stepping:
+            _slide(engine, run)
+        run.sample.passes += 1
+        run.sample.decode_s += clock() - began
+
+
+def _guesses(engine, runs: Sequence[_Run], speculation: Speculation | None) -> list[list[int]]:
+    """Ids that may be what each run draws next: no more than it may draw, or the context takes."""
+    if speculation is None:
+        return [[] for _ in runs]
+    most = []
+    for run in runs:
+        left = min(run.sample.length - len(run.sample.tokens), engine.hparams.n_ctx - run.cache.length) - 1
+        most.append(left if run.pace.due else 0)
+    return speculation.guess([run.guessed for run in runs], most, [run.pick for run in runs])
+
+
+def _pass(engine, runs: Sequence[_Run], guesses: Sequence[list[int]]) -> None:
+    """Feed each run the id it drew last, and its guesses behind it -> its rows."""
+    last, caches = [run.sample.tokens[-1] for run in runs], [run.cache for run in runs]
+    rows = None
+    if any(guesses):
+        lengths = [cache.length for cache in caches]
         try:
-            for n, index in batch:
-                prompt, (kept, length, _) = prompts[n], fits[n]
-                if n not in read:
-                    began = clock()
-                    read = {n: (*engine.prefill(prompt.ids[-kept:]), clock() - began)}
-                logits, cache, seconds = read[n]
-                seed = settings.seed if prompt.seed is None else prompt.seed
-                sample = Sample(prompt, index, seed, prompt.ids[-kept:], length, prefill_s=seconds)
-                own = cache if index == last - 1 else cache.copy()
-                runs.append(_Run(sample, logits, own, bpe, settings))
-            _advance(engine, runs, on_text, clock)
-        except KeyboardInterrupt:
-            for run in runs:
-                if run.sample.finish is None:
-                    on_text(run.sample, run.end("interrupted"))
-            yield from (run.sample for run in runs)
-            raise
-        yield from (run.sample for run in runs)
+            rows = engine.several([[i, *more] for i, more in zip(last, guesses, strict=True)], caches)
+        except NonFinite:  # perhaps only behind a guess that is wrong: a step, which is to come, tells
+            for cache, length in zip(caches, lengths, strict=True):
+                cache.cut(length)
+            guesses = [[] for _ in runs]
+    if rows is None:
+        rows = [[logits] for logits in engine.step(last, caches)]
+    for run, its, guessed in zip(runs, rows, guesses, strict=True):
+        run.rows, run.guesses = its, guessed
 
 
-def _advance(engine: Exact, runs: list[_Run], on_text: Callable, clock: Callable[[], float]) -> None:
-    """Draw and step until every run has ended."""
-    began, live = clock(), runs
-    while live:
-        for run in live:
-            on_text(run.sample, run.draw())
-            run.sample.decode_s = clock() - began
-        live = [run for run in live if run.sample.finish is None]
-        stepping = [run for run in live if run.cache.length < engine.hparams.n_ctx]
-        if stepping:
-            ids = [run.sample.tokens[-1] for run in stepping]
-            for run, logits in zip(stepping, engine.step(ids, [run.cache for run in stepping]), strict=True):
-                run.logits = logits
-        for run in live:
-            if run not in stepping:
-                _slide(engine, run)
-
-
-def _slide(engine: Exact, run: _Run) -> None:
+def _slide(engine, run: _Run) -> None:
     """Past a full context each step is a fresh pass over the last n_ctx tokens, at positions 0 and up."""
     ids = [*run.cache.ids, run.sample.tokens[-1]][-engine.hparams.n_ctx :]
-    run.logits, run.cache = engine.prefill(ids)
+    logits, run.cache = engine.prefill(ids)
+    run.rows, run.guesses = [logits], []

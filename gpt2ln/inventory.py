@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .checkpoint import Bundle, read_index
+from .disk import sha256
 from .errors import Gpt2lnError, NotFound, UsageError, first_five
 from .locate import DEMO, Place
 from .pins import expected, known, read_pins
+from .prepared import Prepared, any_in, command, find, is_engine
 from .spec import MODEL_FILES
 from .tensors import foreign
 from .weights import check, read_hparams
@@ -24,7 +26,7 @@ class Found:
     state: whole | different (not the published or pinned sizes) | unfinished | incomplete | damaged | several |
     not a model.
 
-    verified: yes | changed since | no, by the pins.
+    verified: yes | changed since | no, by the pins.  engine: the prepared one, where there is any.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Found:
     text: str
     bytes: int
     verified: str
+    engine: Prepared | None = None
 
 
 @dataclass(frozen=True)
@@ -44,28 +47,31 @@ class Shelf:
     models: tuple[Found, ...] = ()
 
 
-def take(shelves: Sequence[Path]) -> list[Shelf]:
-    """What is on each shelf, and the built-in demo, which is always there."""
-    return [_shelf(path) for path in shelves] + [Shelf(DEMO.parent, None, (_found(DEMO),))]
+def take(shelves: Sequence[Path], cache_dir: Path | None = None) -> list[Shelf]:
+    """What is on each shelf, and the built-in demo, which is always there.  cache_dir: where engines may be, too."""
+    return [_shelf(path, cache_dir) for path in shelves] + [Shelf(DEMO.parent, None, (_found(DEMO, cache_dir),))]
 
 
-def _shelf(path: Path) -> Shelf:
+def _shelf(path: Path, cache_dir: Path | None) -> Shelf:
     if not os.path.exists(path):  # False, not an error, for a name that is too long
         return Shelf(path, "no such folder")
     if not path.is_dir():
         return Shelf(path, "a file, not a folder")
     try:
         folders = sorted(entry for entry in path.iterdir() if not entry.name.startswith(".") and not entry.is_file())
+        folders = [folder for folder in folders if not is_engine(folder)]
     except OSError as cause:
         return Shelf(path, cause.strerror or str(cause))
-    return Shelf(path, None, tuple(_found(folder) for folder in folders))
+    return Shelf(path, None, tuple(_found(folder, cache_dir) for folder in folders))
 
 
-def _found(folder: Path) -> Found:
+def _found(folder: Path, cache_dir: Path | None) -> Found:
     try:
         state, text = _state(folder)
         size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file()) if folder.is_dir() else 0
-        return Found(folder.name, folder, state, text, size, _verified(folder) if state == "whole" else "no")
+        usable = state in ("whole", "different")
+        verified, engine = (_verified(folder), _engine(folder, cache_dir)) if usable else ("no", None)
+        return Found(folder.name, folder, state, text, size, verified if state == "whole" else "no", engine)
     except (OSError, Gpt2lnError) as cause:
         return Found(folder.name, folder, "damaged", _words(cause, folder), 0, "no")
 
@@ -83,7 +89,7 @@ def _state(folder: Path) -> tuple[str, str]:
     """-> state, what there is to say"""
     if not folder.is_dir():
         return "not a model", "neither a file nor a folder" if folder.exists() else "a link to nowhere"
-    place, begun = Place(folder.name, folder), any(folder.glob("*.part"))
+    place, begun = Place(folder.name, folder), any(path.is_file() for path in folder.glob("*.part"))
     try:
         problems, notes = _problems(place, read_index(place.prefix))
     except NotFound as cause:
@@ -135,3 +141,14 @@ def _verified(folder: Path) -> str:
     if not pins:
         return "no"
     return "yes" if all(pin.still(folder / name) for name, pin in pins.items()) else "changed since"
+
+
+def _engine(folder: Path, cache_dir: Path | None) -> Prepared | None:
+    place = Place(folder.name, folder)
+    prefix = place.prefix
+    folders = [*([] if cache_dir is None else [cache_dir]), prefix.parent]
+    if not any_in(folders):
+        return None
+    index, hparams = prefix.with_name(prefix.name + ".index"), read_hparams(place.file("hparams.json"))[0]
+    found = find(sha256(index), hparams, folders, run=command(place, cache_dir))
+    return None if found.state == "none" else found

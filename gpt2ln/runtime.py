@@ -4,48 +4,23 @@ Every other module takes `tf` from here, so that log level, threads, device and 
 first operation.  Importing this module costs the 2-3 s of TensorFlow's own import; commands do so as late as they can.
 """
 
-import contextlib
 import logging
 import os
-import platform
-import tempfile
-from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
+from . import processor
 from .errors import NotFound, UsageError
+from .hush import stderr_held
 
 SUPPORTED = "tensorflow >= 2.16"
 
 
-@contextlib.contextmanager
-def _stderr_held() -> Iterator[None]:
-    """Let what C++ writes to file descriptor 2 during the import pass unseen; `TF_CPP_MIN_LOG_LEVEL` below 3 shows it.
-
-    TensorFlow logs before its own log level takes effect, so no environment variable silences those lines.  Why an
-    import fails is in the exception.
-    """
-    if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3") != "3":
-        yield
-        return
-    try:
-        saved = os.dup(2)
-    except OSError:  # no stderr at all
-        yield
-        return
-    with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(saved, 2)
-            os.close(saved)
-
-
 def _import_tensorflow():
+    if processor.lacks_avx():
+        raise NotFound("TensorFlow: its published builds need a processor with AVX, which this one does not have")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
-        with _stderr_held():
+        with stderr_held():
             import tensorflow
     except Exception as cause:  # a broken install raises anything, not only ImportError
         try:
@@ -105,18 +80,8 @@ def facts(*, threads: int, device: str) -> dict:
         "tf32": tf.config.experimental.tensor_float_32_execution_enabled(),
         "threads": threads,
         "device": device,
-        "cpu": _cpu(),
+        "cpu": processor.name(),
     }
-
-
-def _cpu() -> str:
-    """The processor as the system names it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
 
 
 def _gpu_numbers(device: str) -> list[int]:

@@ -1,242 +1,183 @@
 #!/usr/bin/env python
-"""Ours against Hugging Face transformers + torch, in one run, on the same weights.
+"""Generation by ours, `exact` and prepared, and by its peers, in one run, on the same weights.
 
 Each system is one process with the model loaded.  They take turns, task by task and round by round, so that a slow
-minute of the machine hits both; figures are medians over rounds and what counts is the ratio.
+minute of the machine hits all; figures are medians over rounds, and what counts is the ratio.
 """
 
 import argparse
 import json
 import os
 import platform
-import resource
-import statistics
 import subprocess
 import sys
-import tempfile
-import time
+from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 
+from bench_cold import BIG, cold, large
+from bench_formats import FAST, PACKAGES, convert, missing, prepare, versions
+from bench_peers import THREADS
+from bench_report import (
+    BATCH,
+    COLD_PEAK,
+    EARLY,
+    FILE,
+    FIRST,
+    FORTY,
+    LOADED,
+    LOOKUP,
+    PEAK,
+    REPEATED,
+    WEIGHTS,
+    judged,
+    late,
+    ln_stats,
+    markdown,
+    picture,
+    prefill,
+    remarks,
+    table,
+    verdicts,
+)  # fmt: skip
+from bench_systems import EXACT, Process
+
 HERE = Path(__file__).parent
-THREADS = 2
-DECODE = {"decode, context 32-160": (32, 128), "decode, context 900-1020": (900, 120)}
-PREFILL, LN_STATS = "prefill, 1,023 tokens", "ln-stats, 1,023 tokens"
-TASKS = (*DECODE, PREFILL, LN_STATS)
+OUR_PACKAGES = ("tensorflow", "ai-edge-litert", "numpy")
+SHORTEST = 256  # positions: what the tasks take
 
 
-def prompt(n: int) -> list[int]:
+def text(n: int, n_vocab: int, *, seed: int = 9) -> list[int]:
+    """Ids drawn alike; the last of the vocabulary, `<|endoftext|>`, is never among them."""
     import numpy as np
 
-    return np.random.default_rng(9).integers(0, 50000, n).tolist()
+    return np.random.default_rng(seed).integers(0, n_vocab - 1, n).tolist()
 
 
-class Ours:
-    """The `exact` engine through the library."""
+@dataclass(frozen=True)
+class Task:
+    """A call that systems answer, of which seconds a token come."""
 
-    def __init__(self, folder: str):
-        import gpt2ln
-
-        self.model = gpt2ln.load(folder, threads=THREADS)
-        _ = self.model.engine
-
-    def decode(self, start: int, new: int) -> dict:
-        """Seconds a token of greedy decoding, prompt not counted; the ids."""
-        from gpt2ln.generate import generate
-        from gpt2ln.prompt import Prompt
-        from gpt2ln.sample import Sampling
-        from gpt2ln.settings import Settings
-
-        settings = Settings(sampling=Sampling(temperature=0), length=new + 1)
-        prompts = [Prompt(tuple(prompt(start)))]
-        (sample,) = generate(self.model.engine, self.model.bpe, prompts, settings, clock=time.perf_counter)
-        return {"seconds": sample.decode_s / new, "ids": sample.tokens}
-
-    def prefill(self) -> dict:
-        began = time.perf_counter()
-        self.model.engine.prefill(prompt(1023))
-        return {"seconds": (time.perf_counter() - began) / 1023}
-
-    def ln_stats(self, documents: list[list[int]] | None = None) -> dict:
-        from gpt2ln.observe import ln_stats
-
-        documents = documents or [prompt(1023)]
-        began = time.perf_counter()
-        ln_stats(self.model.engine, documents)
-        return {"seconds": (time.perf_counter() - began) / sum(map(len, documents))}
-
-    def forward(self, documents: list[list[int]]) -> dict:
-        """The plain forward pass: logits after the last token of each text, nothing watched."""
-        began = time.perf_counter()
-        for ids in documents:
-            self.model.engine.prefill(ids)
-        return {"seconds": (time.perf_counter() - began) / sum(map(len, documents))}
-
-    def dump(self, documents: list[list[int]], spec: str) -> dict:
-        """Into a folder of shards, as `dump` does; removed afterwards."""
-        from gpt2ln.folder import Folder
-        from gpt2ln.observe import dump
-        from gpt2ln.plan import Plan
-        from gpt2ln.prompt import Prompt
-        from gpt2ln.taps import choose
-
-        taps = tuple(choose(spec, self.model.hparams))
-        plan = Plan(taps, tuple(Prompt(tuple(ids)) for ids in documents), self.model.bpe.token_bytes)
-        with tempfile.TemporaryDirectory(dir=".") as parent:
-            began = time.perf_counter()
-            folder = Folder(Path(parent) / "dump", plan, {}, limit=512_000_000, resume=False, force=False)
-            dump(self.model.engine, folder)
-            folder.finish()
-            seconds = time.perf_counter() - began
-        return {"seconds": seconds / plan.n_tokens}
+    row: str
+    call: tuple
+    only: str | None = None  # by this system alone
 
 
-class Transformers:
-    """`GPT2LMHeadModel`, float32, its own `generate`."""
+def tasks(n_ctx: int, n_vocab: int) -> list[Task]:
+    def ids(n: int, **more) -> list[int]:
+        return text(n, n_vocab, **more)
 
-    def __init__(self, folder: str):
-        import torch
-        from transformers import GPT2Config, GPT2LMHeadModel
-
-        from gpt2ln.checkpoint import load as arrays
-        from gpt2ln.hf import to_hf
-        from gpt2ln.library import load
-        from gpt2ln.spec import variables
-
-        torch.set_num_threads(THREADS)
-        ours = load(folder)
-        hp = ours.hparams
-        config = GPT2Config(
-            vocab_size=hp.n_vocab, n_positions=hp.n_ctx, n_embd=hp.n_embd, n_layer=hp.n_layer, n_head=hp.n_head
-        )
-        self.torch, self.model = torch, GPT2LMHeadModel(config).eval()
-        state = self.model.state_dict()
-        with torch.no_grad():
-            for name, array in arrays(ours.bundle, variables(hp)):
-                mine = state["transformer." + to_hf(name)]
-                mine.copy_(torch.from_numpy(array.copy()).reshape(mine.shape))
-
-    def _generate(self, start: int, new: int):
-        ids = self.torch.tensor([prompt(start)])
-        with self.torch.inference_mode():
-            began = time.perf_counter()
-            out = self.model.generate(
-                ids, attention_mask=ids * 0 + 1, max_new_tokens=new, min_new_tokens=new, do_sample=False, pad_token_id=0
-            )
-        return time.perf_counter() - began, out[0, start:].tolist()
-
-    def decode(self, start: int, new: int) -> dict:
-        first, _ = self._generate(start, 1)
-        whole, ids = self._generate(start, new + 1)
-        return {"seconds": (whole - first) / new, "ids": ids}
-
-    def prefill(self) -> dict:
-        with self.torch.inference_mode():
-            began = time.perf_counter()
-            self.model(self.torch.tensor([prompt(1023)]), logits_to_keep=1)
-        return {"seconds": (time.perf_counter() - began) / 1023}
+    repeated = ids(16, seed=10) * 8
+    return [
+        Task(EARLY, ("decode", ids(32), 128)),
+        Task(late(n_ctx), ("decode", ids(n_ctx - 124), 120)),
+        Task(prefill(n_ctx), ("prefill", ids(n_ctx - 1))),
+        Task(BATCH, ("batch", [ids(32, seed=20 + i) for i in range(8)], 64)),
+        Task(REPEATED, ("decode", repeated, 128), only=FAST),
+        Task(LOOKUP, ("lookup", repeated, 128), only=FAST),
+        Task(ln_stats(n_ctx), ("ln_stats", [ids(n_ctx - 1)]), only=EXACT),
+    ]
 
 
-class TransformerLens(Transformers):
-    """`run_with_cache` of a bridge over the same model: names as `@resid` has them, kept in memory."""
+class Found:
+    """Values by row and system, round by round."""
 
-    def __init__(self, folder: str):
-        super().__init__(folder)
-        from transformer_lens.model_bridge import TransformerBridge
+    def __init__(self):
+        self.rows, self.ids, self.speculation, self.load_average = {}, {}, None, []
 
-        with tempfile.TemporaryDirectory() as saved:
-            self.model.save_pretrained(saved)
-            self.bridge = TransformerBridge.boot_transformers(saved, hf_model=self.model)
+    def add(self, row: str, unit: str, system: str, value: float) -> None:
+        self.rows.setdefault(row, {"unit": unit, "values": {}})["values"].setdefault(system, []).append(value)
+        self.load_average.append(os.getloadavg()[0])
 
-    def cached(self, documents: list[list[int]]) -> dict:
-        ends = ("hook_embed", "hook_resid_pre", "hook_resid_mid", "hook_resid_post")
-        began = time.perf_counter()
-        with self.torch.inference_mode():
-            for ids in documents:
-                _, cache = self.bridge.run_with_cache(
-                    self.torch.tensor([ids]), return_type=None, names_filter=lambda name: name.endswith(ends)
-                )
-                assert len(cache) == 1 + 3 * self.model.config.n_layer, sorted(cache)
-        return {"seconds": (time.perf_counter() - began) / sum(map(len, documents))}
-
-
-SYSTEMS = {"gpt2ln exact": Ours, "transformers": Transformers, "TransformerLens": TransformerLens}
-PEERS = ("gpt2ln exact", "transformers")
-CALLS = {task: ("decode", *numbers) for task, numbers in DECODE.items()}
-CALLS |= {PREFILL: ("prefill",), LN_STATS: ("ln_stats",)}
+    def greedy(self) -> dict:
+        """For each row and system: how many ids come before the first that is not exact's, of how many."""
+        found = {}
+        for row, systems in self.ids.items():
+            expected = systems.get(EXACT) or self.ids[REPEATED][FAST]
+            found[row] = {
+                name: [sum(map(before_apart, ids, expected)), sum(map(len, expected))]
+                for name, ids in systems.items()
+                if ids is not expected
+            }
+        return found
 
 
-def worker(name: str, folder: str) -> None:
-    """Answer one line a call: seconds a token, ids where there are any, peak memory so far."""
-    began = time.perf_counter()
-    system = SYSTEMS[name](folder)
-    print(json.dumps({"load_s": time.perf_counter() - began}), flush=True)
-    for line in sys.stdin:
-        method, *arguments = json.loads(line)
-        reply = getattr(system, method)(*arguments)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        print(json.dumps({"ids": None, "peak": peak} | reply), flush=True)
+def before_apart(ids: list[int], expected: list[int]) -> int:
+    same = [a == b for a, b in zip(ids, expected, strict=True)]
+    return same.index(False) if False in same else len(same)
 
 
-class Process:
-    def __init__(self, name: str, folder: str):
-        command = [sys.executable, str(HERE / "bench.py"), "--worker", name, "--model", folder]
-        env = os.environ | {"OMP_NUM_THREADS": str(THREADS), "HF_HUB_OFFLINE": "1"}
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
-        self.load_s = json.loads(self._line())["load_s"]
-
-    def _line(self) -> str:
-        while line := self.process.stdout.readline():
-            if line.startswith("{"):  # others talk on stdout too
-                return line
-        raise SystemExit("a worker ended early; its error is above")
-
-    def ask(self, method: str, *arguments) -> dict:
-        self.process.stdin.write(json.dumps([method, *arguments]) + "\n")
-        self.process.stdin.flush()
-        return json.loads(self._line())
-
-
-def measure(folder: str, rounds: int) -> dict:
+def turns(found: Found, folder: str, systems: list[str], rounds: int, every: list[Task]) -> None:
     """Every task by every system, `rounds` times in turn after one round that does not count."""
-    processes = {name: Process(name, folder) for name in PEERS}
-    seconds = {name: {task: [] for task in TASKS} for name in PEERS}
-    ids, peaks = {}, {}
+    processes, peaks = {name: Process(name, folder) for name in systems}, {}
     for number in range(rounds + 1):
-        for task in TASKS:
-            for name, process in processes.items():
-                if task == LN_STATS and name != "gpt2ln exact":
-                    continue
-                reply = process.ask(*CALLS[task])
+        for task in every:
+            for name in [name for name in systems if task.only in (None, name)]:
+                reply = processes[name].ask(*task.call)
+                print(f"round {number} {task.row} {name}: {1 / reply['seconds']:.1f} tokens/s", file=sys.stderr)
                 peaks[name] = reply["peak"]
-                ids.setdefault(task, {})[name] = reply["ids"]
+                if reply["ids"]:
+                    found.ids.setdefault(task.row, {})[name] = reply["ids"]
+                if "speculation" in reply:
+                    found.speculation = reply["speculation"]
                 if number:
-                    seconds[name][task].append(reply["seconds"])
-                print(f"round {number} {task} {name}: {1 / reply['seconds']:.1f} tokens/s", file=sys.stderr)
+                    found.add(task.row, "tokens/s", name, 1 / reply["seconds"])
+    for name, process in processes.items():
+        found.add(PEAK, "bytes", name, peaks[name])
+        found.add(LOADED, "s", name, process.load_s)
+        process.end()
+
+
+def starts(found: Found, folder: str, systems: list[str], rounds: int, ids: list[int]) -> None:
+    """Whole processes in turn, after one round that does not count."""
+    for number in range(rounds + 1):
+        for row, new in ((FIRST, 1), (FORTY, 40)):
+            for name in systems:
+                took = cold(name, folder, ids, new)
+                print(f"round {number} {row} {name}: {took['seconds']:.2f} s", file=sys.stderr)
+                found.ids.setdefault(row, {})[name] = took["ids"]
+                if number:
+                    found.add(row, "s", name, took["seconds"])
+                if number and new == 40:
+                    found.add(COLD_PEAK, "bytes", name, took["peak"])
+
+
+def chosen(folder: str, peers: list[str]) -> tuple[list[str], dict[str, list[str]], dict | None]:
+    """Ours and the peers that are here, their models made -> systems, what others lack, what `prepare` recorded."""
+    left_out = {peer: lack for peer in peers if (lack := missing(peer))}
+    for peer, lack in left_out.items():
+        print(f"{peer} is left out: not installed ({', '.join(lack)})", file=sys.stderr)
+    there = [peer for peer in peers if peer not in left_out]
+    for peer in there:
+        convert(folder, peer)
+    record = prepare(folder)
+    return [EXACT, *([FAST] if record else []), *there], left_out, record
+
+
+def measure(folder: str, peers: list[str], rounds: int) -> dict:
+    hparams = json.loads((Path(folder) / "hparams.json").read_text())
+    if hparams["n_ctx"] < SHORTEST:
+        raise SystemExit(f"{folder}: context {hparams['n_ctx']}, expected {SHORTEST} or more")
+    systems, left_out, record = chosen(folder, peers)
+    found = Found()
+    turns(found, folder, systems, rounds, tasks(hparams["n_ctx"], hparams["n_vocab"]))
+    starts(found, folder, systems, rounds, text(32, hparams["n_vocab"]))
+    found.add(WEIGHTS, "bytes", FILE, weight_bytes(folder))
     return {
-        "seconds_a_token": seconds,
-        "same_greedy_ids": {task: ids[task]["gpt2ln exact"] == ids[task]["transformers"] for task in DECODE},
-        "peak_bytes": peaks,
-        "load_s": {name: process.load_s for name, process in processes.items()},
+        "rounds": rounds,
+        "shape": hparams,
+        "systems": systems,
+        "left_out": left_out,
+        "rows": found.rows,
+        "greedy": found.greedy(),
+        "speculation": found.speculation,
+        "distance": record["distance"] if record else None,
+        "load_average": found.load_average,
     }
 
 
-def table(found: dict) -> list[tuple[str, str, str, str]]:
-    """Rows: what, ours, theirs, ratio (the median of the ratios round by round)."""
-    ours, theirs = (found["seconds_a_token"][name] for name in PEERS)
-    rows = []
-    for task in (*DECODE, PREFILL):
-        ratio = statistics.median(b / a for a, b in zip(ours[task], theirs[task], strict=True))
-        speeds = [f"{1 / statistics.median(s[task]):.1f} tokens/s" for s in (ours, theirs)]
-        rows.append((task, *speeds, f"{ratio:.2f}x"))
-    extra = statistics.median(a / b for a, b in zip(ours[LN_STATS], ours[PREFILL], strict=True))
-    rows.append(
-        (LN_STATS, f"{1 / statistics.median(ours[LN_STATS]):.1f} tokens/s", "-", f"{extra:.2f}x time of prefill")
-    )
-    peaks = [found["peak_bytes"][name] for name in PEERS]
-    rows.append(("peak memory", *(f"{p / 1e9:.2f} GB" for p in peaks), f"{peaks[0] / peaks[1]:.2f}x"))
-    loads = [found["load_s"][name] for name in PEERS]
-    rows.append(("import and load", *(f"{s:.1f} s" for s in loads), f"{loads[0] / loads[1]:.2f}x time"))
-    return rows
+def weight_bytes(folder: str) -> int:
+    return sum(path.stat().st_size for path in Path(folder).glob("*.data-*"))
 
 
 def options(output: str) -> argparse.ArgumentParser:
@@ -246,9 +187,9 @@ def options(output: str) -> argparse.ArgumentParser:
     return parser
 
 
-def made(folder: str) -> str:
+def made(folder: str, shape: str = "124M") -> str:
     if not Path(folder).exists():
-        subprocess.run([sys.executable, str(HERE / "make_checkpoint.py"), "124M", folder], check=True)
+        subprocess.run([sys.executable, str(HERE / "make_checkpoint.py"), shape, folder], check=True)
     return folder
 
 
@@ -258,29 +199,53 @@ def show(rows: list[tuple[str, ...]]) -> None:
         print("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip())
 
 
-def write(path: str, found: dict, packages: tuple[str, ...]) -> None:
-    from importlib.metadata import version
+def processor() -> str:
+    found = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    return found[0].split(":")[1].strip() if found else platform.machine()
 
-    found["versions"] = {name: version(name) for name in packages}
-    found["machine"] = {"processor": platform.processor() or platform.machine(), "threads": THREADS}
-    Path(path).write_text(json.dumps(found, indent=1) + "\n")
+
+def write(path: str, found: dict, packages: tuple[str, ...]) -> None:
+    Path(path).write_text(json.dumps(here() | found | {"versions": versions(packages)}, indent=1) + "\n")
+
+
+def here() -> dict:
+    """The date and the machine."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    machine = {"processor": processor(), "cores": os.cpu_count(), "memory_bytes": memory, "threads": THREADS}
+    return {"date": datetime.now(timezone.utc).isoformat(timespec="seconds"), "machine": machine}
 
 
 def main() -> None:
-    parser = options("bench.json")
+    parser = options("benchmarks.json")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--worker", choices=list(SYSTEMS), help=argparse.SUPPRESS)
+    parser.add_argument("--peers", default=",".join(PACKAGES), help="which, with commas between  [%(default)s]")
+    parser.add_argument("--large", action="store_true", help=f"also the {BIG} shape: 12.5 GB of disk")
+    parser.add_argument("--readme", action="store_true", help="print the tables as markdown")
     args = parser.parse_args()
-    if args.worker:
-        worker(args.worker, args.model)
-        return
-    found = measure(made(args.model), args.rounds)
-    show([("", *PEERS, "ratio"), *table(found)])
-    print(
-        "greedy ids:",
-        ", ".join(f"{task} {'equal' if same else 'DIFFER'}" for task, same in found["same_greedy_ids"].items()),
-    )
-    write(args.output, found, ("tensorflow", "torch", "transformers", "numpy"))
+    peers = [peer for peer in args.peers.split(",") if peer]
+    if args.rounds < 1 or set(peers) - set(PACKAGES):
+        parser.error(f"--rounds {args.rounds}, --peers {args.peers}: expected 1 or more, and of {', '.join(PACKAGES)}")
+    if Path(args.output).suffix != ".json" or not Path(args.output).absolute().parent.is_dir():
+        parser.error(f"-o {args.output}: expected a name in .json, in a folder that is there")
+    found = here() | measure(made(args.model), peers, args.rounds)
+    if args.large:
+        write(args.output, found, ())  # what comes next takes long, and a lot of disk
+        big = made(f"models/made-up-{BIG}", BIG)
+        found["rows"] |= large(big, text(32, 50257), args.rounds)
+    report(found, args.output, readme=args.readme)
+
+
+def report(found: dict, output: str, *, readme: bool) -> None:
+    found["targets"] = judged(found)
+    write(output, found, (*OUR_PACKAGES, *dict.fromkeys(name for names in PACKAGES.values() for name in names)))
+    picture(found).savefig(Path(output).with_suffix(".png"), dpi=130)
+    if readme:
+        print(markdown(found))
+    else:
+        show(list(table(found)))
+        print()
+        show(list(verdicts(found)))
+    print(*remarks(found), sep="\n")
 
 
 if __name__ == "__main__":

@@ -11,10 +11,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from bench import made, options, show, write
+from bench_cold import READ, drop, run
 
 from gpt2ln.checkpoint import Entry
 from gpt2ln.official import index_bytes
@@ -22,7 +22,6 @@ from gpt2ln.spec import RELEASED, variables
 
 HERE = Path(__file__).parent
 DATA = "model.ckpt.data-00000-of-00001"
-READ = "import sys; f = open(sys.argv[1], 'rb', 0); b = bytearray(1 << 22)\nwhile f.readinto(b): pass"
 
 
 def gpt2ln(*argv: str) -> list[str]:
@@ -41,24 +40,6 @@ def listing_of(name: str, folder: Path) -> str:
     folder.mkdir()
     (folder / "model.ckpt.index").write_bytes(index_bytes(entries))
     return str(folder)
-
-
-def drop(path: Path) -> None:
-    """Forget the pages of a file, so that reading it goes to the disk."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def run(command: list[str], statuses: tuple[int, ...]) -> tuple[float, int]:
-    """-> seconds of a whole process, its peak resident bytes"""
-    began = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    _, status, used = os.wait4(process.pid, 0)
-    seconds = time.perf_counter() - began
-    if os.waitstatus_to_exitcode(status) not in statuses:
-        raise SystemExit(f"{' '.join(command)} ended with {status}")
-    return seconds, used.ru_maxrss * 1024
 
 
 def tasks(model: str, pinned: str, other: str, big: str, out: Path) -> dict[str, tuple[list[str], Path | None]]:

@@ -13,7 +13,9 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from bench import THREADS, Process, made, options, show, write
+from bench import made, options, show, write
+from bench_formats import convert
+from bench_systems import THREADS, Process
 
 FORWARD, TASKS = "plain forward pass", {
     "plain forward pass": ("gpt2ln exact", "forward"),
@@ -37,6 +39,8 @@ def measure(folder: str, documents: int, tokens: int) -> dict:
     if find_spec("transformer_lens") is None:
         print("transformer-lens is not installed: its row is left out", file=sys.stderr)
         systems.discard("TransformerLens")
+    else:
+        convert(folder, "transformers")
     processes = {name: Process(name, folder) for name in sorted(systems)}
     tasks = {task: call for task, call in TASKS.items() if call[0] in processes}
     seconds = {task: [] for task in tasks}

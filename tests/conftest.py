@@ -1,6 +1,7 @@
 """What tests share: checkpoints made once, the command line run in this process or in one of its own."""
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ def cli(capfd, monkeypatch):
     """Run a command line in this process: `cli("taps", "-m", folder)` -> status, stdout, stderr."""
     for name in [name for name in os.environ if name.startswith("GPT2LN")]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("GPT2LN_DOWNLOAD_PREPARE", "0")  # for the few tests that want it: --prepare
 
     def call(*argv) -> Ran:
         capfd.readouterr()
@@ -88,6 +90,29 @@ def long(tmp_path_factory):
     return gpt2ln.load(made_up.tiny(tmp_path_factory.mktemp("long") / "m", n_ctx=700))
 
 
+@pytest.fixture(scope="session")
+def engines(tmp_path_factory, T) -> Path:
+    """A folder for `cache_dir=`: prepared engines of the demo, of the golden model and of T; copied before a change."""
+    folder = tmp_path_factory.mktemp("engines")
+    for name in ("demo", GOLDEN / "model", T):
+        gpt2ln.load(name, cache_dir=folder).prepare()
+    return folder
+
+
+@pytest.fixture
+def kept(engines, tmp_path) -> Path:
+    """The folder of prepared engines, to be changed."""
+    return Path(shutil.copytree(engines, tmp_path / "kept"))
+
+
+@pytest.fixture
+def converted(engines, T, monkeypatch) -> Path:
+    """Graphs are taken from T's engine, not made: all else is as it is."""
+    ready = gpt2ln.load(T, cache_dir=engines).prepared.folder
+    monkeypatch.setattr("gpt2ln.prepare.convert", lambda recipe, weights: (ready / recipe.file).read_bytes())
+    return ready
+
+
 @pytest.fixture
 def warm(monkeypatch):
     """Commands in this process keep the engines they have opened."""
@@ -105,7 +130,8 @@ def dump(cli, T, tmp_path, monkeypatch, warm):
 @pytest.fixture
 def no_weights(monkeypatch):
     """A command that reads the weights fails the test."""
-    monkeypatch.setattr("gpt2ln.library.Model.engine", property(lambda model: pytest.fail("weights were read")))
+    for engine in ("exact", "fast"):
+        monkeypatch.setattr(f"gpt2ln.library.Model.{engine}", property(lambda model: pytest.fail("weights were read")))
 
 
 @pytest.fixture(scope="session")

@@ -69,7 +69,18 @@ def big(server, tmp_path):
     digest = hashlib.sha256(content).hexdigest()
     path = tmp_path / "big.json"
     path.write_text(json.dumps({"files": {"weights": {"size": BIG, "sha256": digest}}}))
-    return ["download", "big", "--manifest", path, "--mirror", server.url, "--models-dir", tmp_path / "m"], digest
+    argv = [
+        "download",
+        "big",
+        "--manifest",
+        path,
+        "--mirror",
+        server.url,
+        "--no-prepare",
+        "--models-dir",
+        tmp_path / "m",
+    ]
+    return argv, digest
 
 
 @pytest.mark.slow

@@ -172,10 +172,10 @@ def test_the_table(model, shelf, cli):
     demo = f"{sum(path.stat().st_size for path in DEMO.iterdir() if path.is_file()):,}"
     wide = max(len(str(path)) for path in (model, DEMO))
     assert done(ran).splitlines() == [
-        "name   state        verified      bytes  where",
-        f"empty  not a model  no                0  {shelf / 'empty'!s:{wide}}  no checkpoint in it",
-        f"tiny   whole        yes       {size:>9,}  {model}",
-        f"demo   whole        no        {demo}  {DEMO}",
+        "name   state        verified  fast      bytes  where",
+        f"empty  not a model  no        -             0  {shelf / 'empty'!s:{wide}}  no checkpoint in it",
+        f"tiny   whole        yes       -     {size:>9,}  {model}",
+        f"demo   whole        no        -     {demo}  {DEMO}",
     ]
     assert ran.err == ""
 
@@ -196,7 +196,7 @@ def test_as_json(model, shelf, tmp_path, cli):
     tiny, demo = [json.loads(line) for line in done(cli("models", "--json", "--models-dir", shelf)).splitlines()]
     assert tiny == {
         "name": "tiny", "state": "whole", "verified": "no", "bytes": on(shelf)["tiny"].bytes, "path": str(model),
-        "shelf": str(shelf), "found": "",
+        "shelf": str(shelf), "found": "", "fast": None,
     }  # fmt: skip
     assert demo["name"] == "demo"
     gone, _ = [json.loads(line) for line in done(cli("models", "--json", "--models-dir", tmp_path / "x")).splitlines()]

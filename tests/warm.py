@@ -3,15 +3,15 @@ depend on what it computed before."""
 
 from gpt2ln.library import Model
 
-_cold = Model.engine.func
+_cold = Model.exact.func
 _engines = {}
 
 
-def engine(model: Model):
+def exact(model: Model):
     if model.place.prefix not in _engines:
         _engines[model.place.prefix] = _cold(model)
     return _engines[model.place.prefix]
 
 
 def keep_engines(monkeypatch) -> None:
-    monkeypatch.setattr(Model, "engine", property(engine))
+    monkeypatch.setattr(Model, "exact", property(exact))

@@ -26,6 +26,7 @@ COMMANDS = {
     "verify": "Every file and every tensor against its sum.",
     "diff": "Two checkpoints against each other.",
     "download": "Fetch the official checkpoints.",
+    "prepare": "Make the fast engine of a model, once.",
     "export": "Weights as safetensors with Hugging Face names, or npz.",
     "import": "Such weights back to the official layout.",
     "models": "What is on this disk, and whether it is whole.",

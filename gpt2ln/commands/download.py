@@ -5,10 +5,11 @@ from pathlib import Path
 
 import click
 
-from ..errors import Damaged, NotFound, UsageError, first_five
+from ..errors import Damaged, Different, NotFound, UsageError, first_five
 from ..published import AGAIN
 from .options import Globals, Number, command
 from .output import as_table
+from .prepare import make
 
 
 @command("download", "gpt2ln download 124M --dry-run")
@@ -37,7 +38,10 @@ from .output import as_table
 @click.option(
     "--retries", type=click.IntRange(0, 100), default=5, show_default=True, metavar="N", help="Of one file at one URL."
 )
-def command(g, models, mirror, manifest, source, keep, meta, offline, verify_only, dry_run, force, **how):
+@click.option(
+    "--prepare/--no-prepare", default=True, show_default=True, help="Make the fast engine at the end: gpt2ln prepare."
+)
+def command(g, models, mirror, manifest, source, keep, meta, offline, verify_only, dry_run, force, prepare, **how):
     """Fetch official checkpoints into models/NAME: 124M, 355M, 774M, 1558M.
 
     A file has its name when it is whole: size and sha256 where they are published, every tensor's CRC32C always.  What
@@ -75,6 +79,8 @@ def command(g, models, mirror, manifest, source, keep, meta, offline, verify_onl
     else:
         for order, copy in zip(orders, copies, strict=True):
             _fetch(g, order, copy, force, keep, **how)
+        for order in orders if prepare else ():
+            _prepare(g, order)
 
 
 def _names(g: Globals, models: Sequence[str], *, listed: bool) -> list[str]:
@@ -114,6 +120,29 @@ def _fetch(g: Globals, order, copy, force: bool, keep: bool, jobs: int, timeout:
         g.note(f"warning: {note}")
     count = f"{len(done.fetched)} file{'s' * (len(done.fetched) != 1)} fetched" if done.fetched else "already complete"
     g.note(f"{order.model}: {count} ({order.folder.absolute()})")
+
+
+def _prepare(g: Globals, order) -> None:
+    """The fast engine of what has been fetched: whatever stops that, the download is whole."""
+    from ..library import Model
+    from ..locate import Place
+    from ..prepared import command as to_type
+
+    place = Place(str(order.folder) if g.models_dir else order.model, order.folder)
+    run = to_type(place, g.kept)
+    try:
+        made, new = make(g, Model(place, threads=g.threads, cache_dir=g.kept))
+    except KeyboardInterrupt:
+        g.note(f"interrupted: {order.model} is fetched and whole; its fast engine is made by: {run}")
+        raise
+    except Exception as cause:
+        known = isinstance(cause, Different) or "gpt2ln " in str(cause)
+        how = "" if known else f"; it is made by: {run}"
+        g.note(f"warning: {order.model} is fetched and whole, without a fast engine: {cause}{how}")
+    else:
+        g.note(
+            f"{order.model}: {'prepared' if new else 'already prepared'}, {made.distance} ({made.folder.absolute()})"
+        )
 
 
 def _say_what_is_kept(g: Globals, order) -> None:

@@ -15,6 +15,7 @@ from .dumping import SampleDump
 from .options import Globals, Number, command
 from .output import as_json, results
 from .prompts import decode, prompt_options, read_prompts
+from .speculating import Guesses, speculate_options
 
 
 def _stops(ctx, param, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -40,7 +41,7 @@ SAMPLING = [
                  help="End before this text; may be repeated."),
     click.option("--stop-eot/--no-stop-eot", default=False, show_default=True, help="End at <|endoftext|>."),
     click.option("--overflow", type=click.Choice(["error", "truncate", "slide"]), default="error", show_default=True,
-                 help="When prompt + length pass the context."),
+                 help="When prompt + length pass the context.  slide: one pass over all of it for each new token."),
     click.option("--nsamples", type=click.IntRange(min=1), default=1, show_default=True,
                  help="Continuations of each prompt."),
     click.option("--batch-size", type=click.IntRange(1, 65536), default=1, show_default=True,
@@ -54,9 +55,18 @@ def sampling_options(function: Callable) -> Callable:
     return function
 
 
+def engine_option(function: Callable) -> Callable:
+    """Which engine continues the text."""
+    return click.option(
+        "--engine", type=click.Choice(["auto", "exact", "fast"]), default="auto", show_default=True,
+        help="auto: the prepared one (gpt2ln prepare), else exact.",
+    )(function)  # fmt: skip
+
+
 @command("generate", 'gpt2ln -m demo generate "ROMEO:" --length 40 --seed 1')
 @prompt_options
 @sampling_options
+@speculate_options
 @click.option(
     "--start-index", type=click.IntRange(0, 2**63), default=0, show_default=True, help="Index of the first sample."
 )
@@ -66,25 +76,28 @@ def sampling_options(function: Callable) -> Callable:
     "--logprobs", type=click.IntRange(min=0), metavar="N", help="With jsonl: log-probabilities, of the N likeliest too."
 )
 @click.option("--format", "form", type=click.Choice(["text", "jsonl", "official"]), default="text", show_default=True)
-@click.option("--engine", type=click.Choice(["exact"]), default="exact", show_default=True)
+@engine_option
 @click.option("-o", "--output", metavar="FILE", help="Write there, not to stdout.")
 @click.option("--dump-taps", metavar="SPEC", help="Also keep activations of prompt and text: see gpt2ln taps.")
 @click.option("--dump-to", metavar="PATH", help="Where: FILE.npz, FILE.jsonl or a folder.")
 @click.option("--force", is_flag=True, help="Overwrite FILE and the dump.")
 def command(
     g, text, file, lines, ids, jsonl, prefix_token, form, output, dump_taps, dump_to, force, stream, include_prompt,
-    engine, **options
+    engine, speculate, guesses, **options
 ):  # fmt: skip
     """Continue TEXT; without one, write from nothing.
 
     LENGTH counts new tokens.  The same seed gives the same text under any batch size, order or restart.
     """
-    model = g.open()
+    if dump_taps and engine == "auto":
+        engine = "exact"  # what is dumped is what the text came from
+    model = g.open(engine=engine)
     sources = dict(text=text, file=file, lines=lines, ids=ids, jsonl=jsonl, prefix_token=prefix_token)
     prompts = read_prompts(model.bpe, g.note, **sources)
     if not prompts:
         prompts = [Prompt((model.bpe.eot,), "")]
         options["length"] = options["length"] or model.hparams.n_ctx
+    guessing = Guesses(g, model, engine, speculate, guesses)
     settings = make_settings(g, prompts, model.hparams.n_ctx, **options)
     if settings.logprobs is not None and form != "jsonl":
         g.note("note: --logprobs shows with --format jsonl alone")
@@ -95,7 +108,7 @@ def command(
     with results(output, force) as out:
         writer = WRITERS[form](out, model, settings, prefix_token, include_prompt)
         live = stream and form == "text" and settings.batch_size == 1
-        samples = run(g, model, prompts, settings, writer, live=live)
+        samples = run(g, model, prompts, settings, guessing, writer, live=live)
     dump.fill(samples)
 
 
@@ -118,22 +131,26 @@ def make_settings(g: Globals, prompts: list[Prompt], n_ctx: int, **options):
     return settings
 
 
-def run(g: Globals, model, prompts: list[Prompt], settings, writer, *, live: bool) -> list:
+def run(g: Globals, model, prompts: list[Prompt], settings, guessing: Guesses, writer, *, live: bool) -> list:
     """Generate and write, sample by sample, or piece by piece where `live` -> the samples."""
     longest = max(len(prompt.ids) for prompt in prompts) + (settings.length or model.hparams.n_ctx)
-    together = min(settings.batch_size, settings.nsamples * len(prompts))
-    together += settings.nsamples > settings.batch_size  # the cache of the prompt, kept for samples to come
+    count = settings.nsamples * len(prompts)
+    together = min(settings.batch_size, count)
+    together += settings.nsamples > 1 and count > together  # the cache of a prompt, kept for samples to come
     g.afford(model, together, min(longest, model.hparams.n_ctx))
+    guessing.afford(together, longest)
     began = time.perf_counter()
-    engine = model.engine
+    engine = g.engine(model)
     writer.load_s = time.perf_counter() - began
     from ..generate import generate
 
     on_text = writer.piece if live else lambda sample, piece: None
     samples = []
-    for sample in generate(engine, model.bpe, prompts, settings, on_text=on_text, clock=time.perf_counter):
+    how = dict(speculation=guessing.speculation, on_text=on_text, clock=time.perf_counter)
+    for sample in generate(engine, model.bpe, prompts, settings, **how):
         writer.whole(sample, streamed=live)
         samples.append(sample)
+    guessing.tell(samples)
     return samples
 
 
@@ -220,6 +237,10 @@ class JsonWriter:
             record["logprobs"] = sample.logprobs
         speed = (len(sample.tokens) - 1) / sample.decode_s if sample.decode_s and len(sample.tokens) > 1 else None
         record["timing"] = {"load_s": self.load_s, "prefill_s": sample.prefill_s, "tokens_per_s": speed}
+        if sample.guesses is not None:
+            record["timing"]["speculation"] = {
+                "guesses": sample.guesses, "accepted": sample.accepted, "passes": sample.passes
+            }  # fmt: skip
         self.out.write(as_json(record) + "\n")
         self.out.flush()
 

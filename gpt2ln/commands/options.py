@@ -28,6 +28,9 @@ GLOBALS = [
     click.option("-m", "--model-name", metavar="NAME", help="Name, alias, folder or prefix.  [default: 124M or demo]"),
     click.option("--checkpoint", metavar="PREFIX", help="Other weights for the same model."),
     click.option("--models-dir", metavar="DIR", help="Where models are kept.  [default: models]"),
+    click.option(
+        "--cache-dir", metavar="DIR", help="Where prepared engines are kept.  [default: beside the checkpoint]"
+    ),
     click.option("--device", metavar="cpu|gpu:N", help="Where to compute.  [default: cpu]"),
     click.option("--threads", type=click.IntRange(1, 1024), metavar="N", help="Threads.  [default: all cores]"),
     click.option("-q", "--quiet", is_flag=True, help="No notes on stderr."),
@@ -74,9 +77,16 @@ class Globals:
         hidden = True if self.quiet else None
         return tqdm(total=total, initial=done, unit=unit, unit_scale=unit == "B", leave=False, disable=hidden)
 
+    def _paths(self):
+        return (
+            ("--checkpoint", self.checkpoint),
+            ("--models-dir", self.models_dir),
+            ("--cache-dir", self.cache_dir),
+        )
+
     def place(self, name: str | None = None):
         """Of the model, or of another of that name."""
-        for option, value in (("--checkpoint", self.checkpoint), ("--models-dir", self.models_dir)):
+        for option, value in self._paths():
             if value == "":
                 raise UsageError(f"{option}: empty, expected a path")
         if name is not None:
@@ -110,16 +120,34 @@ class Globals:
         with advised(place.folder):
             return read_index(place.prefix)
 
-    def open(self):
+    def open(self, *, engine: str = "exact"):
         """The model, its whole folder checked, no weights read yet."""
         from .. import library  # with numpy, which half the commands and every --help do without
 
         if self.verbose:
             os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0")
-        model = library.Model(self.place(), threads=self.threads, device=self.device or "cpu")
-        for note in model.notes:
-            self.note(note if note.startswith("warning") else f"note: {note}")
+        model = library.Model(
+            self.place(), threads=self.threads, device=self.device or "cpu", engine=engine, cache_dir=self.kept
+        )
+        self._notes(model.notes)
         return model
+
+    def engine(self, model):
+        """Its engine, which is loaded here, and what there is to say about that."""
+        said = len(model.notes)
+        try:
+            return model.engine
+        finally:
+            self._notes(model.notes[said:])
+
+    def _notes(self, notes: list[str]) -> None:
+        for note in notes:
+            self.note(note if note.startswith(("warning", "engine")) else f"note: {note}")
+
+    @property
+    def kept(self) -> Path | None:
+        """Where prepared engines are kept, if not beside the checkpoint."""
+        return None if self.cache_dir is None else Path(self.cache_dir)
 
     def vocabulary(self):
         """The model's vocabulary alone; that it does not fit the model is only said."""
@@ -187,7 +215,7 @@ def command(name: str, epilog: str, **settings) -> Callable:
     return wrap
 
 
-_NAMES = {"model_name", "checkpoint", "models_dir", "device", "threads", "quiet", "verbose"}
+_NAMES = {"model_name", "checkpoint", "models_dir", "cache_dir", "device", "threads", "quiet", "verbose"}
 
 
 class Number(click.ParamType):
