@@ -23,6 +23,7 @@ settings.load_profile("shared machine")
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 GOLDEN = HERE / "golden"
+NO_PREPARE = {"GPT2LN_DOWNLOAD_PREPARE": "0"}  # after each download; the tests that are about it ask for it
 
 
 @dataclass
@@ -37,7 +38,8 @@ def cli(capfd, monkeypatch):
     """Run a command line in this process: `cli("taps", "-m", folder)` -> status, stdout, stderr."""
     for name in [name for name in os.environ if name.startswith("GPT2LN")]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("GPT2LN_DOWNLOAD_PREPARE", "0")  # for the few tests that want it: --prepare
+    for name, value in NO_PREPARE.items():
+        monkeypatch.setenv(name, value)
 
     def call(*argv) -> Ran:
         capfd.readouterr()
@@ -54,10 +56,8 @@ def shell():
 
     def call(*argv, env=None, **kwargs) -> subprocess.CompletedProcess:
         command = [sys.executable, "-m", "gpt2ln", *map(str, argv)]
-        kwargs = {"stdin": subprocess.DEVNULL} | kwargs
-        return subprocess.run(
-            command, capture_output=True, cwd=ROOT, env=os.environ | (env or {}), timeout=120, **kwargs
-        )
+        kwargs = {"stdin": subprocess.DEVNULL, "env": os.environ | NO_PREPARE | (env or {})} | kwargs
+        return subprocess.run(command, capture_output=True, cwd=ROOT, timeout=120, **kwargs)
 
     return call
 

@@ -403,7 +403,7 @@ def test_k_first_then_p(cli, fixed):
         ("--logprobs", ["-1", "x"]),
         ("--format", ["xml", ""]),
         ("--overflow", ["wrap", ""]),
-        ("--engine", ["fast"]),
+        ("--engine", ["slow", ""]),
         ("--stop", [""]),
         ("--prefix-token", ["bos"]),
         ("--threads", ["0", "x"]),

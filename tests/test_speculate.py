@@ -192,9 +192,9 @@ def test_a_copied_draft_goes_its_own_way(engine):
     other.extend([3])
     append(engine, [other.unread()], [other.cache])
     assert (draft.cache.ids, other.cache.ids) == ([1, 2], [1, 2, 3])
-    draft.extend([4])
+    draft.extend([4, 5])
     late = draft.copy()
-    assert (draft.unread(), late.unread()) == ([4], [4])
+    assert (draft.unread(), late.unread()) == ([4, 5], [4, 5])
 
 
 def greedy(row, ahead):

@@ -126,10 +126,13 @@ def test_a_prepared_model_guesses_on_its_fast_engine(cli, engines, other, T, tmp
     assert f"speculation: {other} guesses, on its fast engine\n" in ran.err
 
 
-def test_the_model_itself_may_guess_and_saves_nothing(t, T):
-    args = ["abcabc", "--length", 11, *LOW]
+def test_the_model_itself_may_guess_and_saves_nothing(t, T, monkeypatch):
+    """Nor does it cost the weights a second time."""
+    args, opened, begin = ["abcabc", "--length", 11, *LOW], [], Model.__init__
+    plain = t("generate", *args)
+    monkeypatch.setattr(Model, "__init__", lambda self, *a, **k: opened.append(1) or begin(self, *a, **k))
     ran = t("generate", *args, "--speculate", T)
-    assert done(ran) == done(t("generate", *args))
+    assert (done(ran), opened) == (done(plain), [1])
     assert ran.err.startswith(f"note: --speculate {T}: a model that guesses for itself saves no time\n")
     assert ran.err.endswith("speculation: 8 of 8 guesses accepted, 5.0 tokens a pass\n")
 

@@ -151,7 +151,7 @@ def test_the_context_may_be_filled(small, P, guesser):
 
 @pytest.mark.parametrize("guesser", [False, True])
 def test_past_the_context_it_slides_as_without(small, guesser):
-    rows = [[5, 6] * 4, [5, 6] * 8, [5, 6] * 10, [7]]
+    rows = [[5, 6] * 4, [5, 6, 5] * 3, [5, 6] * 8, [5, 6] * 10, [7]]  # the second is full after a pass of 7, all right
     how = Speculation(6, small.engine if guesser else None)
     for batch_size in (1, 3):
         settings = dict(sampling=GREEDY, length=25, logprobs=1, batch_size=batch_size)
