@@ -6,6 +6,7 @@ dimension, so that a part has no operation on shapes and runs as a whole in XNNP
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from .hush import stderr_held
 from .model import Scope, gelu, norm, softmax
 from .runtime import tf
 from .spec import HParams
+
+PIECE = 2_500_000  # bytes of weights: the columns of a product that are computed at once
 
 
 @dataclass(frozen=True)
@@ -26,9 +29,18 @@ class Recipe:
 
 
 def conv1d(x: tf.Tensor, scope: Scope) -> tf.Tensor:
-    """[N, nx] -> [N, nf]: that of `model` less its reshapes, which with open rows are operations on shapes."""
-    w = scope["w"]
-    return tf.matmul(x, tf.reshape(w, w.shape[1:])) + scope["b"]
+    """[N, nx] -> [N, nf]: that of `model`, some columns at a time.
+
+    Less its reshapes, which with open rows are operations on shapes.  Where there are more rows than the kernel takes
+    at once it reads all weights again for the next rows; a few megabytes of them are still in the cache then.  No
+    number depends on it.
+    """
+    w, b = tf.reshape(scope["w"], scope["w"].shape[1:]), scope["b"]
+    nx, nf = w.shape
+    count = -(-4 * nx * nf // PIECE)
+    edges = [nf * n // count for n in range(count + 1)]
+    parts = [tf.matmul(x, w[:, start:stop]) + b[start:stop] for start, stop in pairwise(edges)]
+    return tf.concat(parts, axis=1) if count > 1 else parts[0]
 
 
 def qkv(scope: Scope, h: tf.Tensor) -> tf.Tensor:

@@ -241,13 +241,16 @@ class Model:
             raise BadInput(f"{len(ids)} tokens, expected 1..{self.hparams.n_ctx}")
         return ids
 
-    def generate(self, text_or_ids: str | Sequence[int], **settings) -> Iterator:
-        """`generate.Sample`s; settings are those of `generate.Settings`, and of `sample.Sampling` in `sampling`."""
+    def generate(self, text_or_ids: str | Sequence[int], *, speculation=None, **settings) -> Iterator:
+        """`generate.Sample`s; settings are those of `generate.Settings`, and of `sample.Sampling` in `sampling`.
+
+        speculation: a `speculate.Speculation`, with the prepared engine.
+        """
         from .generate import generate
         from .settings import Settings
 
         prompt = Prompt(tuple(self.ids(text_or_ids)))
-        return generate(self.engine, self.bpe, [prompt], Settings(**settings))
+        return generate(self.engine, self.bpe, [prompt], Settings(**settings), speculation=speculation)
 
 
 def load(

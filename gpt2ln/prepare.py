@@ -148,7 +148,7 @@ def _converted(bundle: Bundle, hparams: HParams, recipe: Recipe) -> bytes:
         return convert(recipe, arrays)
     except (AttributeError, ImportError) as cause:
         raise NotFound(
-            f"TensorFlow {tf.__version__}: no converter for LiteRT in it ({cause}); expected tensorflow >= 2.16, < 2.22"
+            f"TensorFlow {tf.__version__}: no converter for LiteRT in it ({cause}); tried with tensorflow 2.16 and 2.21"
         ) from cause
     finally:
         gc.collect()  # graphs hold each other: else all weights that were converted stay

@@ -16,6 +16,7 @@ from gpt2ln.fast import ALONE, ROWS, SMALLEST, Cache, Fast
 from gpt2ln.prompt import CHUNK
 from gpt2ln.sample import Sampling
 from gpt2ln.spec import variables
+from gpt2ln.speculate import Speculation
 
 from . import tiny as made_up
 from .conftest import GOLDEN
@@ -224,3 +225,27 @@ def test_several_tokens_past_the_room(deep, ids):
     _, cache = deep.engine.prefill(ids[:125])
     (rows,) = deep.engine.several([ids[125:135]], [cache])
     equal(rows, right)
+
+
+def test_scores_past_what_exp_can_take(tmp_path, ids):
+    """Without a shift by the largest score, exp would be infinite: queries of some 60 meet keys of some 60."""
+
+    def edit(w):
+        for layer in range(2):
+            w[f"model/h{layer}/attn/c_attn/w"] *= 40
+
+    folder = made_up.tiny(tmp_path / "m", edit, n_ctx=64)
+    gpt2ln.load(folder, engine="fast").prepare()
+    model = gpt2ln.load(folder, engine="fast")
+    scores = model.observe(ids[:40], "h0/attn/scores")["h0/attn/scores"]
+    assert scores.max() > 100
+    for n in (5, 40):
+        close(model.engine.prefill(ids[:n])[0], model.exact.prefill(ids[:n])[0])
+
+
+def test_the_library_guesses_too(demo):
+    settings = dict(length=40, seed=3, nsamples=2)
+    plain = [sample.tokens for sample in demo.generate("KING: the king, the king,", **settings)]
+    guessed = list(demo.generate("KING: the king, the king,", speculation=Speculation(), **settings))
+    assert [sample.tokens for sample in guessed] == plain
+    assert sum(sample.guesses for sample in guessed) > 0

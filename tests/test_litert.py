@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import gpt2ln
+from gpt2ln import convert as convert_module
 from gpt2ln import litert
 from gpt2ln.checkpoint import load as arrays
 from gpt2ln.convert import Recipe, convert, recipes
@@ -96,3 +97,23 @@ def test_without_the_package(monkeypatch, large):
 def test_nothing_reaches_stderr(large, capfd):
     litert.Part(large, threads=1)
     assert capfd.readouterr() == ("", "")
+
+
+def test_columns_in_pieces_are_the_whole(tmp_path, monkeypatch):
+    """6.3 MB of weights in three pieces, and in one: the same bits."""
+    rng = np.random.default_rng(3)
+    weights = {"model/w": rng.normal(size=(1, 1024, 1537)), "model/b": rng.normal(size=1537)}
+    weights = {name: array.astype(np.float32) for name, array in weights.items()}
+    recipe = Recipe("x.tflite", lambda scope, h: convert_module.conv1d(h, scope), {"h": (None, 1024)}, ("w", "b"))
+    x = rng.normal(size=(9, 1024)).astype(np.float32)
+    found = []
+    for piece in (convert_module.PIECE, 1 << 40):
+        monkeypatch.setattr(convert_module, "PIECE", piece)
+        (tmp_path / "x.tflite").write_bytes(convert(recipe, weights))
+        part = litert.Part(tmp_path / "x.tflite", threads=2)
+        found.append((part(h=x), [op["op_name"] for op in part._interpreter._get_ops_details()]))
+    (pieces, several), (whole, one) = found
+    np.testing.assert_array_equal(pieces, whole)
+    np.testing.assert_allclose(whole, x @ weights["model/w"][0] + weights["model/b"], atol=2e-4)
+    assert (several.count("FULLY_CONNECTED"), one.count("FULLY_CONNECTED")) == (3, 1)
+    assert several.count("DELEGATE") == 1
