@@ -78,9 +78,15 @@ class Fast:
 
     def prefill(self, ids: Sequence[int]) -> tuple[np.ndarray, Cache]:
         """Read a prompt.  [T] -> [V] logits after it, and its cache."""
-        cache = Cache(self.hparams, len(ids) + 1)
-        h = self._blocks([list(ids)], [cache], at_once=len(ids) >= ALONE)
-        return self._finite(self._logits(h=h[-1:]), "logits", [cache])[0], cache
+        (found,) = self.read([ids])
+        return found
+
+    def read(self, prompts: Sequence[Sequence[int]]) -> list[tuple[np.ndarray, Cache]]:
+        """Read several prompts at once: each gets what it gets alone, and the weights are read less often."""
+        caches = [Cache(self.hparams, len(ids) + 1) for ids in prompts]
+        h = self._blocks([list(ids) for ids in prompts], caches, prompt=True)
+        last = np.cumsum([len(ids) for ids in prompts]) - 1
+        return list(zip(self._finite(self._logits(h=h[last]), "logits", caches), caches, strict=True))
 
     def step(self, ids: Sequence[int], caches: Sequence[Cache]) -> list[np.ndarray]:
         """Append one id to each sequence -> its [V] logits each.  A cache holds at most n_ctx positions."""
@@ -95,9 +101,9 @@ class Fast:
         """-> [N, V], N the number of ids in all"""
         return self._finite(self._logits(h=self._blocks(ids, caches)), "logits", caches)
 
-    def _blocks(self, ids: Sequence[Sequence[int]], caches: Sequence[Cache], *, at_once: bool = False) -> np.ndarray:
+    def _blocks(self, ids: Sequence[Sequence[int]], caches: Sequence[Cache], *, prompt: bool = False) -> np.ndarray:
         """-> [N, C] the residual stream after the last block; the caches hold the new positions"""
-        attend = self._attend_at_once if at_once else self._attend_in_rows
+        attends = [self._attend_at_once if prompt and len(new) >= ALONE else self._attend_in_rows for new in ids]
         begins = [cache.length for cache in caches]
         for new, cache in zip(ids, caches, strict=True):
             cache.reserve(cache.length + len(new))
@@ -109,7 +115,7 @@ class Fast:
         for layer, (qkv, rest) in enumerate(zip(self._qkv, self._rest, strict=True)):
             c = _pieced(qkv, h=h)
             a = np.empty_like(h)
-            for (start, stop), begin, cache in zip(edges, begins, caches, strict=True):
+            for (start, stop), begin, cache, attend in zip(edges, begins, caches, attends, strict=True):
                 a[start:stop] = attend(c[start:stop], cache.kv[layer], begin)
             h = _pieced(rest, h=h, a=a)
             self._finite(h, f"h{layer}/out", caches)

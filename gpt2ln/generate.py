@@ -18,6 +18,8 @@ from .sample import log_softmax, next_id
 from .settings import Settings, fit
 from .speculate import Pace, Speculation, check
 
+TOGETHER = 512  # tokens of prompts that are read at once
+
 
 @dataclass
 class Sample:
@@ -177,24 +179,47 @@ def generate(
 def _runs(engine, bpe, prompts, settings: Settings, speculation, clock) -> Iterator[_Run]:
     """Every sample at its beginning; a prompt is read once, when its first sample begins, and copied for the others."""
     indices = range(settings.start_index, settings.start_index + settings.nsamples)
-    n_ctx = engine.hparams.n_ctx
-    fits = [fit(len(prompt.ids), settings.length, n_ctx, settings.overflow) for prompt in prompts]
-    for prompt, (kept, length, _) in zip(prompts, fits, strict=True):
-        context = prompt.ids[-kept:]
-        seed = settings.seed if prompt.seed is None else prompt.seed
+    for group in _together(engine, prompts, settings):
         began = clock()
-        logits, *held = _read(engine, context, speculation)
-        seconds = clock() - began
-        for index in indices:
-            sample = Sample(prompt, index, seed, context, length, prefill_s=seconds)
-            sample.guesses = None if speculation is None else 0
-            yield _Run(sample, bpe, settings, logits, *_own(held, last=index == indices[-1]))
+        held = _read(engine, [context for _, context, _ in group], speculation)
+        seconds = (clock() - began) / len(group)
+        for prompt, context, length in group:
+            logits, *own = held.pop(0)  # nothing here keeps a cache
+            seed = settings.seed if prompt.seed is None else prompt.seed
+            for index in indices:
+                sample = Sample(prompt, index, seed, context, length, prefill_s=seconds)
+                sample.guesses = None if speculation is None else 0
+                yield _Run(sample, bpe, settings, logits, *_own(own, last=index == indices[-1]))
 
 
-def _read(engine, context: Sequence[int], speculation: Speculation | None) -> tuple:
-    """Logits after a prompt, its cache, and what guesses from it."""
-    logits, cache = engine.prefill(context)
-    return logits, cache, None if speculation is None else speculation.read(context)
+def _together(engine, prompts: Sequence[Prompt], settings: Settings) -> Iterator[list[tuple]]:
+    """Prompts, what of each is read, and how much is written; as many as are read at once, where the engine can.
+
+    They begin side by side, and are not read before there is room for one of them.
+    """
+    fits = [fit(len(prompt.ids), settings.length, engine.hparams.n_ctx, settings.overflow) for prompt in prompts]
+    work = [(prompt, prompt.ids[-kept:], length) for prompt, (kept, length, _) in zip(prompts, fits, strict=True)]
+    most = ahead(settings, len(prompts)) if hasattr(engine, "read") else 1
+    group: list[tuple] = []
+    for one in work:
+        if group and (len(group) == most or sum(len(ids) for _, ids, _ in group) + len(one[1]) > TOGETHER):
+            yield group
+            group = []
+        group.append(one)
+    if group:
+        yield group
+
+
+def ahead(settings: Settings, prompts: int) -> int:
+    """Prompts that are read at once, at most."""
+    return max(min(settings.batch_size // settings.nsamples, prompts), 1)
+
+
+def _read(engine, contexts: Sequence[Sequence[int]], speculation: Speculation | None) -> list[list]:
+    """For each prompt: logits after it, its cache, and what guesses from it."""
+    found = engine.read(contexts) if len(contexts) > 1 else [engine.prefill(contexts[0])]
+    texts = [None if speculation is None else speculation.read(ids) for ids in contexts]
+    return [[*one, text] for one, text in zip(found, texts, strict=True)]
 
 
 def _own(held: list, *, last: bool) -> list:

@@ -4,6 +4,8 @@ Against `exact`: within the bound of a preparation, 1e-4 of the largest value (m
 whose attention is sharp, 1e-6 on the others), equal greedy ids, and no further from float64 than `exact` is itself.
 """
 
+from itertools import chain
+
 import numpy as np
 import pytest
 
@@ -13,8 +15,10 @@ from gpt2ln.convert import convert, recipes
 from gpt2ln.distance import BOUND
 from gpt2ln.errors import NonFinite
 from gpt2ln.fast import ALONE, ROWS, SMALLEST, Cache, Fast
-from gpt2ln.prompt import CHUNK
+from gpt2ln.generate import TOGETHER, generate
+from gpt2ln.prompt import CHUNK, Prompt
 from gpt2ln.sample import Sampling
+from gpt2ln.settings import Settings
 from gpt2ln.spec import variables
 from gpt2ln.speculate import Speculation
 
@@ -249,3 +253,30 @@ def test_the_library_guesses_too(demo):
     guessed = list(demo.generate("KING: the king, the king,", speculation=Speculation(), **settings))
     assert [sample.tokens for sample in guessed] == plain
     assert sum(sample.guesses for sample in guessed) > 0
+
+
+def test_prompts_read_together_are_those_read_alone(deep, ids):
+    prompts = [ids[:3], ids[5:45], ids[:1], ids[60:400], ids[9 : 9 + ALONE]]
+    for prompt, (logits, cache) in zip(prompts, deep.engine.read(prompts), strict=True):
+        right, alone = deep.engine.prefill(prompt)
+        equal(logits, right)
+        equal(cache.kv, alone.kv)
+        assert cache.ids == prompt
+
+
+@pytest.mark.parametrize(("batch_size", "nsamples"), [(1, 1), (4, 1), (5, 2), (16, 1)])
+def test_texts_of_prompts_read_together_are_those_of_each(demo, monkeypatch, batch_size, nsamples):
+    read = []
+    plain = Fast.read
+    monkeypatch.setattr(Fast, "read", lambda engine, many: read.append(list(map(len, many))) or plain(engine, many))
+    prompts = [
+        Prompt(tuple(range(start, start + n))) for start, n in ((1, 3), (9, 200), (4, 1), (7, 120), (2, 240), (8, 6))
+    ]
+    settings = Settings(length=9, seed=5, nsamples=nsamples, batch_size=batch_size)
+    together = [sample.tokens for sample in generate(demo.engine, demo.bpe, prompts, settings)]
+    most = max(batch_size // nsamples, 1)
+    assert list(chain(*read)) == [3, 200, 1, 120, 240, 6]
+    assert all(len(group) <= most and (sum(group) <= TOGETHER or len(group) == 1) for group in read)
+    assert len(read) == {1: 6, 2: 3, 4: 2, 16: 2}[most]
+    alone = Settings(length=9, seed=5, nsamples=nsamples)
+    assert together == [s.tokens for p in prompts for s in generate(demo.engine, demo.bpe, [p], alone)]

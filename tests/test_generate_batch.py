@@ -139,7 +139,7 @@ def test_with_guesses_a_batch_stays_full_too(long):
 
 
 @pytest.mark.parametrize(
-    ("nsamples", "batch_size", "most"), [(1, 1, 1), (1, 2, 2), (2, 1, 2), (2, 2, 3), (2, 4, 5), (2, 6, 6), (2, 9, 6)]
+    ("nsamples", "batch_size", "most"), [(1, 1, 1), (1, 2, 3), (2, 1, 2), (2, 2, 3), (2, 4, 6), (2, 6, 6), (2, 9, 6)]
 )
 def test_the_command_counts_on_them(cli, T, tmp_path, monkeypatch, warm, nsamples, batch_size, most):
     counted = []

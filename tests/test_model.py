@@ -121,7 +121,7 @@ def test_the_fused_norm_exists_and_would_be_seen():
         x = tf.constant(rng.normal(0, 0.1, (2, 8, 768)).astype("f4"))
         return {node.op for node in optimized_nodes(tf.function(trap, autograph=False), x)}
 
-    tf.config.optimizer.set_experimental_options({"remapping": True})
+    tf.config.optimizer.set_experimental_options({"remapping": True, "disable_meta_optimizer": False})
     try:
         let = kinds()
     finally:
@@ -136,6 +136,7 @@ def test_settings_that_keep_it_exact():
     options = tf.config.optimizer.get_experimental_options()
     assert options["arithmetic_optimization"] is False
     assert options["remapping"] is False
+    assert options["disable_meta_optimizer"] is True
     assert not tf.config.experimental.tensor_float_32_execution_enabled()
     assert runtime.tf is tf
 

@@ -150,7 +150,8 @@ def test_a_proof_fails_on(mutant, monkeypatch):
 
 def test_the_rewriting_pass_is_caught():
     """Grappler's arithmetic pass let loose: `((x-u)*r)*g + b` becomes `(x-u)*(r*g) + b`; bit-equality must notice."""
-    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": True, "remapping": True})
+    loose = {"arithmetic_optimization": True, "remapping": True, "disable_meta_optimizer": False}
+    tf.config.optimizer.set_experimental_options(loose)
     try:
         caught = caught_by([proofs.graph_is_eager, proofs.official_steps_on_real_widths])
     finally:

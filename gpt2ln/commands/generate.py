@@ -133,17 +133,18 @@ def make_settings(g: Globals, prompts: list[Prompt], n_ctx: int, **options):
 
 def run(g: Globals, model, prompts: list[Prompt], settings, guessing: Guesses, writer, *, live: bool) -> list:
     """Generate and write, sample by sample, or piece by piece where `live` -> the samples."""
+    from ..generate import ahead, generate
+
     longest = max(len(prompt.ids) for prompt in prompts) + (settings.length or model.hparams.n_ctx)
     count = settings.nsamples * len(prompts)
     together = min(settings.batch_size, count)
     together += settings.nsamples > 1 and count > together  # the cache of a prompt, kept for samples to come
+    together = min(together + ahead(settings, len(prompts)) - 1, count)  # read while others are still on their way
     g.afford(model, together, min(longest, model.hparams.n_ctx))
     guessing.afford(together, longest)
     began = time.perf_counter()
     engine = g.engine(model)
     writer.load_s = time.perf_counter() - began
-    from ..generate import generate
-
     on_text = writer.piece if live else lambda sample, piece: None
     samples = []
     how = dict(speculation=guessing.speculation, on_text=on_text, clock=time.perf_counter)
