@@ -9,6 +9,7 @@ A decode is timed from the token that the prompt gives to the last; a batch and 
 import json
 import sys
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 from bench_formats import kept
@@ -16,11 +17,12 @@ from bench_formats import kept
 THREADS = 2
 
 
-class Peer:
-    """`continued` is all that differs: [n, T] ids -> when each token came, where that can be seen; [n, new] ids."""
+class Peer(ABC):
+    """`continued` is all that differs."""
 
+    @abstractmethod
     def continued(self, prompts: list[list[int]], new: int) -> tuple[list[float], list[list[int]]]:
-        raise NotImplementedError
+        """[n, T] ids -> when each token came, where that can be seen; [n, new] ids"""
 
     def decode(self, prompt: list[int], new: int) -> dict:
         at, (ids,) = self.continued([prompt], new + 1)
