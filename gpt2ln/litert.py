@@ -43,14 +43,13 @@ class Part:
                 self._interpreter = interpreter_class()(model_path=str(path), num_threads=threads)
             except (ValueError, RuntimeError) as cause:
                 raise Damaged(f"{path}: not a graph of LiteRT ({str(cause).split(chr(10))[0]})") from None
-            self._inputs = {_plain(d["name"]): (d["index"], tuple(d["shape"])) for d in self._details()}
+            self._inputs = {
+                _plain(d["name"]): (d["index"], tuple(d["shape"])) for d in self._interpreter.get_input_details()
+            }
             (self._output,) = (d["index"] for d in self._interpreter.get_output_details())
             self._shapes: dict[str, tuple[int, ...]] = {}
             self._reshape({name: shape for name, (_, shape) in self._inputs.items()})
         give_back(path)
-
-    def _details(self) -> list[dict]:
-        return self._interpreter.get_input_details()
 
     def _reshape(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Once for each new number of rows: half a millisecond for a whole model; packed weights stay."""
