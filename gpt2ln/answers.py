@@ -131,13 +131,7 @@ def _top(model, answer: Mapping) -> "tuple[np.ndarray, bool]":
 
 def _logprobs(model, context: Sequence[int], ids: Sequence[int]) -> "np.ndarray":
     """Of each of `ids` after all before it: [len(ids)] float64."""
-    import numpy as np
-
-    model.ids([*context, *ids])  # the last one is read nowhere else
-    x = model.logits([*context, *ids[:-1]])[len(context) - 1 :].astype(np.float64)
-    top = x.max(axis=-1, keepdims=True)
-    logp = x - top - np.log(np.exp(x - top).sum(axis=-1, keepdims=True))
-    return logp[np.arange(len(ids)), ids]
+    return model.score([*context, *ids]).logprobs[len(context) - 1 :]
 
 
 def _each(model, answer: Mapping) -> "tuple[np.ndarray, bool]":

@@ -180,6 +180,17 @@ class Model:
             **facts(threads=self._threads, device=self._device),
         }
 
+    @cached_property
+    def weights(self) -> dict:
+        """Every variable as it is mapped, its sum checked: `model/...` -> array."""
+        return dict(load_arrays(self.bundle, variables(self.hparams)))
+
+    def reference(self, text_or_ids: str | Sequence[int], **how):
+        """The float64 forward pass of a text, tap by tap; no TensorFlow.  how: as `reference.Reference` takes it."""
+        from .reference import Reference
+
+        return Reference(self.hparams, self._fitting(text_or_ids), self.weights, **how)
+
     def gains(self) -> dict[str, dict]:
         """`g` and `b` of every LayerNorm, as the checkpoint has them: [C] float32."""
         wanted = {name: shape for name, shape in variables(self.hparams).items() if "/ln_" in name}
@@ -223,17 +234,26 @@ class Model:
         ln_from: what `observe` or `dump` gave for `<norm>/mean` and `<norm>/rstd`, put in place of what those norms
         would compute.  NonFinite names the first tap that is not finite.
         """
+        ids = self._fitting(text_or_ids)
+        wanted = [tap.name for tap in choose(taps, self.hparams, layers=layers)]
         from .observe import observe
         from .replay import frozen_from
 
-        ids = self._fitting(text_or_ids)
-        wanted = [tap.name for tap in choose(taps, self.hparams, layers=layers)]
         frozen = None if ln_from is None else frozen_from(ln_from, len(ids), norm_scopes(self.hparams))
         return observe(self.exact, ids, wanted, frozen=frozen)
 
     def logits(self, text_or_ids: str | Sequence[int]):
         """-> [T, V] float32: row t scores the token after position t.  NonFinite names the first tap that is not."""
         return self.observe(text_or_ids, "logits")["logits"]
+
+    def score(self, text_or_ids: str | Sequence[int], **how):
+        """-> `score.Scores`, of a text of any length.  how: `window`, `stride`, `prefix_token`, `top`, as `Scoring`."""
+        from .observe import in_order
+        from .score import Scoring, score
+
+        scoring = Scoring.within(self.hparams.n_ctx, **how)
+        prefix = [self.bpe.eot] if scoring.prefix_token == "eot" else []
+        return next(score(self.exact, self.bpe, [[*prefix, *self.ids(text_or_ids)]], scoring, mapped=in_order))
 
     def _fitting(self, text_or_ids: str | Sequence[int]) -> list[int]:
         ids = self.ids(text_or_ids)

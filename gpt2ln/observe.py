@@ -55,7 +55,7 @@ def observe(
     return {name: np.concatenate([part[name] for part in parts]) for name in wanted}
 
 
-def _in_order(work: Callable, items: Iterable) -> Iterator:
+def in_order(work: Callable, items: Iterable) -> Iterator:
     """`work` of each item, two at a time, results in the order of the items.
 
     One text leaves gaps on the machine, between operations and in small ones, that a second one fills.
@@ -94,7 +94,7 @@ def dump(
 
     for group in sink.pending():
         sink.begin(group)
-        for tokens in _in_order(fill, group):
+        for tokens in in_order(fill, group):
             progress(tokens)
         sink.end(group)
 
@@ -120,7 +120,7 @@ def ln_stats(
             parts.append(stats.part(taps, start))
         return parts
 
-    for parts in _in_order(reduce, documents):
+    for parts in in_order(reduce, documents):
         for part in parts:
             stats.add(part)
         stats.documents += 1

@@ -90,7 +90,7 @@ def test_a_text_side_by_side_with_others_is_the_text_alone(long, ids):
     alone = [model.observe(text, "@ln-stats,logits") for text in texts]
     traces = model.engine.traces
     wanted = list(alone[0])
-    together = list(observe._in_order(lambda text: observe.observe(model.engine, text, wanted), texts))
+    together = list(observe.in_order(lambda text: observe.observe(model.engine, text, wanted), texts))
     for a, b in zip(alone, together, strict=True):
         for name in wanted:
             np.testing.assert_array_equal(a[name], b[name], err_msg=name)
@@ -112,7 +112,7 @@ def test_results_come_in_order_and_errors_come_out():
 
     found = []
     with pytest.raises(NonFinite, match="five"):
-        found.extend(observe._in_order(work, range(100)))
+        found.extend(observe.in_order(work, range(100)))
     assert found == [0, 1, 2, 3, 4]
     assert max(started) < 10, "after an error nothing more is begun"
 

@@ -19,8 +19,11 @@ from ..errors import Gpt2lnError, printable
 COMMANDS = {
     "generate": "Continue a text.",
     "interact": "Continue what you type, again and again.",
+    "score": "Probability of every token of a text.",
     "dump": "Activations of every layer, into a file.",
     "ln-stats": "Statistics of every LayerNorm over a text.",
+    "compare": "Two dumps: where they part, and why.",
+    "norm-study": "What each wrong LayerNorm would do.",
     "taps": "Names and sizes of the activations.",
     "inspect": "Variables of a checkpoint.",
     "verify": "Every file and every tensor against its sum.",
@@ -32,6 +35,8 @@ COMMANDS = {
     "models": "What is on this disk, and whether it is whole.",
     "tokenize": "Text to token ids.",
     "detokenize": "Token ids to text.",
+    "doctor": "Versions, and proofs run on this machine.",
+    "completion": "Completion for bash, zsh or fish.",
 }
 
 
