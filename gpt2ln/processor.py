@@ -4,6 +4,11 @@ from functools import cache
 from pathlib import Path
 
 CPUINFO = Path("/proc/cpuinfo")
+# What kernels are chosen by, of x86 and of ARM, as the system spells it.
+TELLING = (
+    *("avx", "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_bf16"),
+    *("asimd", "fphp", "asimddp", "bf16", "sve", "sve2"),
+)
 
 
 def name() -> str:
@@ -18,6 +23,12 @@ def name() -> str:
 def lacks_avx() -> bool:
     """Whether it is one that published builds of TensorFlow end on, without a word; False where nothing is known."""
     return any("avx" not in flags.split() for flags in _said("flags"))
+
+
+def features() -> list[str]:
+    """Those that every core has, and that kernels are chosen by."""
+    cores = [set(flags.split()) for flags in _said("flags") or _said("Features")]
+    return [name for name in TELLING if cores and all(name in flags for flags in cores)]
 
 
 def _said(field: str) -> list[str]:

@@ -22,7 +22,7 @@ settings.load_profile("shared machine")
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
-GOLDEN = HERE / "golden"
+GOLDEN = Path(gpt2ln.__file__).parent / "golden"
 NO_PREPARE = {"GPT2LN_DOWNLOAD_PREPARE": "0"}  # after each download; the tests that are about it ask for it
 
 

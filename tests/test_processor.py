@@ -58,3 +58,18 @@ def test_read_once(says):
     assert not processor.lacks_avx()
     processor.CPUINFO.unlink()
     assert processor.name() == "A  CPU"
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (TWO.format("avx512f fma avx"), ["avx"]),  # of every core, in our order
+        ("flags: fpu fma avx2 avx\n", ["avx", "avx2", "fma"]),
+        ("Features\t: fp asimd sve2x\n", ["asimd"]),
+        ("flags:\n", []),
+        ("", []),
+    ],
+)
+def test_features(says, text, names):
+    says(text)
+    assert processor.features() == names
