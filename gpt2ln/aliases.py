@@ -5,6 +5,9 @@ then be told to leave the weights as they are: by default it folds the gains of 
 into the residual stream.  A name that fits several taps, or none exactly, is refused with the candidates.
 """
 
+import re
+from collections.abc import Iterable, Iterator
+
 from .errors import UsageError
 
 SCHEMES = {"tl": "TransformerLens", "hf": "Hugging Face transformers"}
@@ -113,3 +116,39 @@ def resolve(matches, n_layer: int) -> set[str]:
                 raise UsageError(f"{name} of {title} {what}")
         found |= {tap for name, tap in same(scheme, n_layer).items() if matches(name)}
     return found
+
+
+def spellings(name: str) -> Iterator[str]:
+    """A name in a file, and what it may stand for: file names hold no `/`, variables of a program no brackets."""
+    name = re.sub(r"^model[/.]", "", name)
+    tuples = r"(hidden_states|attentions|past_key_values)"
+    yield name
+    yield re.sub(rf"^{tuples}[_.]([0-9]+)(?:[_.]([01]))?$", lambda m: _indexed(*m.groups()), name)
+    for between in ("__", "."):
+        yield name.replace(between, "/")
+    dotted = name.replace("__", ".")
+    yield dotted
+    yield f"transformer.{dotted}"
+
+
+def _indexed(name: str, *numbers: str | None) -> str:
+    return name + "".join(f"[{number}]" for number in numbers if number is not None)
+
+
+def layers(names: list[str]) -> int:
+    """How many blocks these names, ours or foreign, speak of: one at least."""
+    found = [0]
+    for name in names:
+        for spelt in spellings(name):
+            found += [int(n) for n in re.findall(r"(?:^|[/.])(?:h|blocks\.|h\.)([0-9]{1,4})(?=[/.])", spelt)]
+            found += [int(n) for n in re.findall(r"^(?:attentions|past_key_values)\[([0-9]{1,4})\]", spelt)]
+            found += [int(n) - 1 for n in re.findall(r"^hidden_states\[([0-9]{1,4})\]$", spelt)]
+    return max(found) + 1
+
+
+def every_layer(texts: Iterable[str]) -> list[str]:
+    """Texts about taps, said once for all blocks: `h0/in`, `h1/in` -> `h*/in`; hidden_states[0] and so on too."""
+    number = (
+        r"(?:(?<=\bh)|(?<=\bh\.)|(?<=\bblocks\.)|(?<=_states[\[_.])|(?<=attentions[\[_.])|(?<=_values[\[_.]))[0-9]+\b"
+    )
+    return list(dict.fromkeys(re.sub(number, "*", text.replace("__", ".")) for text in texts))

@@ -104,8 +104,16 @@ class Exact:
 
     name = "exact"
 
-    def __init__(self, hparams: HParams, weights: Mapping[str, tf.Tensor], *, threads: int = 2):
-        self.hparams, self.weights, self.traces = hparams, weights, 0
+    def __init__(
+        self,
+        hparams: HParams,
+        weights: Mapping[str, tf.Tensor],
+        *,
+        threads: int = 2,
+        others: Mapping[str, Callable] | None = None,
+    ):
+        """others: functions that stand in place of ours, as `Scope` takes them; with them it is exact no more."""
+        self.hparams, self.weights, self.others, self.traces = hparams, weights, others, 0
         self._prompt = self._function(None, self._last_logits)
         self._step = self._function(1, self._last_logits)
         self._pool = ThreadPoolExecutor(threads)
@@ -124,10 +132,13 @@ class Exact:
 
         return tf.function(traced, input_signature=signature, autograph=False)
 
+    def _scope(self, tap: Callable, given: Mapping[str, tf.Tensor] | None = None) -> Scope:
+        return Scope("model", self.weights, tap, given, self.others)
+
     def _last_logits(self, ids, past, _):
         """-> [V] logits after the last id; whether every variance is finite; an infinite one leaves no trace there."""
         seen = {}
-        logits = model(ids, Scope("model", self.weights, seen.__setitem__), hparams=self.hparams, past=past, last=True)
+        logits = model(ids, self._scope(seen.__setitem__), hparams=self.hparams, past=past, last=True)
         return logits[0, -1], _all_finite([x for name, x in seen.items() if name.endswith("/var")])
 
     def _watcher(self, wanted: tuple[str, ...], given: tuple[str, ...]) -> Callable:
@@ -143,7 +154,7 @@ class Exact:
                     raise _Enough
 
             with contextlib.suppress(_Enough):
-                model(ids, Scope("model", self.weights, tap, frozen), hparams=self.hparams, past=past)
+                model(ids, self._scope(tap, frozen), hparams=self.hparams, past=past)
             checked = [x for name, x in seen.items() if name in wanted or name.endswith("/var")]
             return {name: seen[name][0] for name in wanted}, _all_finite(checked)
 
@@ -208,7 +219,7 @@ class Exact:
                 order.append(name)
                 finite.append(_all_finite([x]))
 
-            model(ids, Scope("model", self.weights, watch, frozen), hparams=self.hparams, past=past)
+            model(ids, self._scope(watch, frozen), hparams=self.hparams, past=past)
             return tf.stack(finite)
 
         function = self._function(None, body, tuple(frozen or ()))

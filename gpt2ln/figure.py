@@ -34,7 +34,7 @@ def check(suffix: str) -> None:
 def drawn(stats: LnStats, gains: Gains, form: str) -> bytes:
     """The figure as a file; the same run gives the same bytes."""
     panels = [lambda ax, draw=draw: draw(ax, stats, gains) for draw in (_variance, _shares, _output, _massive)]
-    return four_panels(panels, lambda ax: _depth(ax, stats), f"LayerNorm statistics: {amount(stats)}", form)
+    return four_panels(panels, lambda ax: mark_depth(ax, stats.norms), f"LayerNorm statistics: {amount(stats)}", form)
 
 
 def four_panels(panels: Sequence[Callable], below: Callable, title: str, form: str) -> bytes:
@@ -63,24 +63,24 @@ def amount(stats: LnStats) -> str:
     return " of ".join(f"{n:,} {what}{'s' * (n != 1)}" for n, what in counted)
 
 
-def _depth(ax, stats: LnStats) -> None:
+def mark_depth(ax, norms: Sequence[str]) -> None:
     """A tick at the first norm of some blocks, and at ln_f."""
-    blocks = (len(stats.norms) - 1) // 2
+    blocks = (len(norms) - 1) // 2
     every = max(1, -(-blocks // 12))
     ticks = [*range(0, 2 * blocks, 2 * every), 2 * blocks]
     if len(ticks) > 2 and ticks[-1] - ticks[-2] < every:
         del ticks[-2]
-    ax.set_xticks(ticks, [stats.norms[t].split("/")[0] for t in ticks])
+    ax.set_xticks(ticks, [norms[t].split("/")[0] for t in ticks])
     ax.set_xlabel("norm, in the order of the forward pass")
-    ax.set_xlim(-0.7, len(stats.norms) - 0.3)
+    ax.set_xlim(-0.7, len(norms) - 0.3)
 
 
-def legend(ax) -> None:
-    """One line at the top, in room made for it: never on the data."""
+def legend(ax, *, lines: int = 1, ncols: int = 4) -> None:
+    """At the top, in room made for it: never on the data."""
     into, back = ax.transScale.transform, ax.transScale.inverted().transform
     (_, bottom), (_, top) = into([(1, y) for y in ax.get_ylim()])
-    ax.set_ylim(ax.get_ylim()[0], back((1, top + 0.14 * (top - bottom)))[1])
-    ax.legend(frameon=False, fontsize=8, loc="upper left", ncols=4, columnspacing=1.4, handlelength=1.6)
+    ax.set_ylim(ax.get_ylim()[0], back((1, top + 0.14 * lines * (top - bottom)))[1])
+    ax.legend(frameon=False, fontsize=8, loc="upper left", ncols=ncols, columnspacing=1.4, handlelength=1.6)
 
 
 def _variance(ax, stats: LnStats, gains: Gains) -> None:

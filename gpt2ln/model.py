@@ -2,13 +2,14 @@
 
 Functions, their order and the one-letter names are those of the official source.  Two things differ: `Scope` stands
 where `tf.variable_scope` stood, and `past` is an object that keeps keys and values in place instead of a tensor that
-is concatenated anew each step.
+is concatenated anew each step.  What is `replaceable` may be exchanged for a wrong one, to see what that would do.
 
 Axes: B batch · T new positions · S positions attended to · H heads · D width of a head · C width (n_embd) · V ids.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Protocol
 
 import numpy as np
@@ -31,6 +32,7 @@ class Scope:
     weights: Mapping[str, tf.Tensor]
     tap: Callable[[str, tf.Tensor], None] | None = None
     given: Mapping[str, tf.Tensor] | None = None  # by tap: values that stand in place of those computed (replay)
+    others: Mapping[str, Callable] | None = None  # by name: functions that stand in place of ours (norm-study)
 
     def __truediv__(self, leaf: str) -> "Scope":
         return replace(self, name=f"{self.name}/{leaf}")
@@ -50,6 +52,16 @@ class Scope:
 
     def _named(self, leaf: str) -> str:
         return f"{self.name}/{leaf}".removeprefix("model/")
+
+
+def replaceable(function: Callable) -> Callable:
+    """Where the scope carries another function of that name, that one is called."""
+
+    @wraps(function)
+    def called(x: tf.Tensor, scope: Scope, **how) -> tf.Tensor:
+        return (scope.others or {}).get(function.__name__, function)(x, scope, **how)
+
+    return called
 
 
 class Past(Protocol):
@@ -82,6 +94,7 @@ def gelu(x: tf.Tensor) -> tf.Tensor:
     return 0.5 * x * (1 + tf.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * tf.pow(x, 3))))
 
 
+@replaceable
 def norm(x: tf.Tensor, scope: Scope, *, epsilon: float = EPSILON) -> tf.Tensor:
     """Normalize the last axis to mean 0, variance 1, then scale by `g` and shift by `b`.
 
@@ -176,6 +189,7 @@ def mlp(x: tf.Tensor, scope: Scope) -> tf.Tensor:
     return h2
 
 
+@replaceable
 def block(x: tf.Tensor, scope: Scope, *, layer: int, past: Past | None, mask: Mask, hparams: HParams) -> tf.Tensor:
     """x: [B, T, C] -> [B, T, C]: each half normalizes its input and adds its output to the residual stream."""
     scope.see(**{"in": x})

@@ -72,15 +72,23 @@ class Reference(Mapping[str, np.ndarray]):
         return self[f"{norm}/x"]
 
     def walk(self, wanted: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
-        """The wanted taps in the order of the forward pass; of a block that is done its output alone is kept."""
+        """The wanted taps in the order of the forward pass, a block in memory at a time."""
         wanted, block = set(wanted), ""
         for tap in all_taps(self.hparams):
+            if not wanted:
+                return
             scope = tap.name.partition("/")[0]
             if scope != block:
-                self._known = {name: x for name, x in self._known.items() if name in ("embed", f"{block}/out")}
+                self._leave(block)
                 block = scope
             if tap.name in wanted:
+                wanted.remove(tap.name)
                 yield tap.name, self[tap.name]
+
+    def _leave(self, block: str) -> None:
+        """Forget a block but for its output."""
+        if block.startswith("h"):
+            self._known = {f"{block}/out": self[f"{block}/out"]}
 
 
 def kind(tap: str) -> str:

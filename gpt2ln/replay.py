@@ -67,7 +67,7 @@ def documents(path: Path, *, leaves: Sequence[str] | None = None) -> Iterator[tu
     def kept(name: str) -> bool:
         return leaves is None or name in _BESIDE or name.rsplit("/", 1)[-1] in leaves
 
-    for where, arrays in _files(path, kept):
+    for where, arrays in files(path, kept):
         if missing := [name for name in ("tokens", "doc_ptr") if name not in arrays]:
             raise Damaged(f"{where}: has no {missing[0]}; {_ANEW}")
         if "rows" in arrays:
@@ -118,7 +118,7 @@ def _npz(path: Path, kept: Callable[[str], bool]) -> dict[str, np.ndarray]:
         raise Damaged(f"{path}: cannot be read as npz ({str(cause).partition(chr(10))[0]}); {_ANEW}") from None
 
 
-def _files(path: Path, kept: Callable[[str], bool]) -> Iterator[tuple[Path, dict[str, np.ndarray]]]:
+def files(path: Path, kept: Callable[[str], bool]) -> Iterator[tuple[Path, dict[str, np.ndarray]]]:
     """Arrays file by file, each held against the digest that the seal covers."""
     record = meta(path)
     if not path.is_dir():
