@@ -1,5 +1,8 @@
 """What tests share: checkpoints made once, the command line run in this process or in one of its own."""
 
+import contextlib
+import fcntl
+import gc
 import os
 import shutil
 import subprocess
@@ -24,6 +27,12 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 GOLDEN = Path(gpt2ln.__file__).parent / "golden"
 NO_PREPARE = {"GPT2LN_DOWNLOAD_PREPARE": "0"}  # after each download; the tests that are about it ask for it
+
+
+def pytest_collection_finish():
+    """What is there now stays: each conversion of a graph collects garbage, and would look at all of it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @dataclass
@@ -92,10 +101,19 @@ def long(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def engines(tmp_path_factory, T) -> Path:
-    """A folder for `cache_dir=`: prepared engines of the demo, of the golden model and of T; copied before a change."""
-    folder = tmp_path_factory.mktemp("engines")
-    for name in ("demo", GOLDEN / "model", T):
-        gpt2ln.load(name, cache_dir=folder).prepare()
+    """A folder for `cache_dir=`: prepared engines of the demo, of the golden model and of T; copied before a change.
+
+    Processes that share the tests share the work: each makes what no other is making, then waits for those.
+    """
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder, todo = base / "engines", ["demo", GOLDEN / "model", T]
+    for how in (fcntl.LOCK_EX | fcntl.LOCK_NB, fcntl.LOCK_EX):
+        for name in list(todo):
+            with (base / f"{Path(name).name}.lock").open("w") as lock, contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, how)
+                gpt2ln.load(name, cache_dir=folder).prepare()
+                todo.remove(name)
     return folder
 
 

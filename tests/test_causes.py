@@ -97,6 +97,21 @@ def test_one_name_for_the_other(case, here, there, name):
     assert (cause.name, cause.harmless) == (name, True)
 
 
+@pytest.mark.parametrize("norm", ["h0/ln_2", "h2/ln_1"])
+def test_the_scale_of_the_last_norm_used_for_another(case, norm):
+    """As where a whole stack of residual streams is divided by the final scale."""
+    ids, a, _, weights = case
+    rstd = a["ln_f/rstd"]
+    x = a[norm.replace("ln_1", "in").replace("ln_2", "mid")]
+    n = (x - a[f"{norm}/mean"]) * rstd
+    out = n * weights[f"model/{norm}/g"] + weights[f"model/{norm}/b"]
+    b = {**a, f"{norm}/rstd": rstd, f"{norm}/norm": n, f"{norm}/out": out}
+    cause = report_of(case, b).causes[0]
+    assert (cause.name, cause.says) == ("final scale reused", f"rstd of {norm} is that of ln_f")
+    unseen = {name: x for name, x in b.items() if name.rpartition("/")[2] not in ("var", "rstd", "norm")}
+    assert report_of(case, unseen).causes[0].name == "final scale reused"
+
+
 NEEDS = ("missing transposition", "wte scaled", "post-norm", "TF32 products", "bfloat16 products", "float16 weights",
          "blocks in another order", "Bessel, epsilon outside the root")  # fmt: skip
 

@@ -89,9 +89,9 @@ def test_generation_needs_no_tensorflow(engines):
         assert ('"engine": "fast"' in ran.stdout) == ("jsonl" in more)
 
 
-def test_the_bar(tmp_path):
-    argv = ["prepare", "demo", "--cache-dir", tmp_path / "c"]
-    assert "16/16" in on_a_terminal([*argv, "--force"])
+def test_the_bar(tmp_path, T):
+    argv = ["prepare", T, "--cache-dir", tmp_path / "c"]
+    assert "8/8" in on_a_terminal([*argv, "--force"])
     assert on_a_terminal([*argv, "-q", "--force"]) == ""
 
 
