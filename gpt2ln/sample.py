@@ -42,15 +42,16 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """[V] -> [V], in float64 and nats; finite where the probability itself underflows to 0."""
+    """[..., V] -> [..., V], in float64 and nats; finite where the probability itself underflows to 0."""
     shifted = _shifted(logits)
-    return shifted - np.log(np.exp(shifted).sum())
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
 def _shifted(logits: np.ndarray) -> np.ndarray:
     """float64, so that what differed still does; the largest is 0."""
     logits = logits.astype(np.float64)
-    return logits - logits.max()
+    logits -= logits.max(-1, keepdims=True)
+    return logits
 
 
 def top_k_logits(logits: np.ndarray, k: int) -> np.ndarray:

@@ -12,6 +12,7 @@ import numpy as np
 from .engine import Exact
 from .mistakes import Mistake
 from .reference import Reference
+from .sample import log_softmax
 from .taps import norm_scopes
 from .variants import OTHERS
 
@@ -164,13 +165,6 @@ def _add_logits(effect: Effect, text: _Text, start: int, exact: np.ndarray, wron
         effect.kl_worst, effect.worst_at = float(kl.max()), (text.number, start + int(kl.argmax()))
     effect.flips += int((exact.argmax(-1) != wrong.argmax(-1)).sum())
     effect.nats += nats(q, text.ids[start + 1 :])
-
-
-def log_softmax(x: np.ndarray) -> np.ndarray:
-    """[t, V] float32 -> float64"""
-    x = x.astype(np.float64)
-    x -= x.max(-1, keepdims=True)
-    return x - np.log(np.exp(x).sum(-1, keepdims=True))
 
 
 def nats(log_probs: np.ndarray, after: Sequence[int]) -> float:

@@ -100,7 +100,7 @@ def test_one_name_for_the_other(case, here, there, name):
 @pytest.mark.parametrize("norm", ["h0/ln_2", "h2/ln_1"])
 def test_the_scale_of_the_last_norm_used_for_another(case, norm):
     """As where a whole stack of residual streams is divided by the final scale."""
-    ids, a, _, weights = case
+    _ids, a, _, weights = case
     rstd = a["ln_f/rstd"]
     x = a[norm.replace("ln_1", "in").replace("ln_2", "mid")]
     n = (x - a[f"{norm}/mean"]) * rstd
