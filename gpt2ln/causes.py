@@ -38,6 +38,7 @@ from .wrong_norms import WRONG_NORMS, scales_reused
 
 FITS = 0.05  # of a difference is left at most by its cause
 EMBEDDINGS = ("wte/out", "wpe/out", "embed", "h0/in")
+ENOUGH = 128  # positions, where the difference shows there: a pass over a thousand needs gigabytes
 SHOWN = 3  # causes that are named, if more fit
 
 
@@ -78,12 +79,22 @@ def likely(
     """
     case = Case(a, b, first, hparams, ids, weights, noise.get(first, 0.0))
     with np.errstate(all="ignore"):
-        if mask := _mask(case):
-            return [mask]
-        where, fits = next(((one, fits) for one in _places(case) if (fits := list(_fitting(one)))), (case, []))
-        if shown := _shown(case, fits):
-            return shown
-        return [fit.cause for fit in _ranked(where, fits)][:SHOWN]
+        return (_causes(case.beginning(ENOUGH)) if _shows_early(case) else []) or _causes(case)
+
+
+def _shows_early(case: Case) -> bool:
+    """No position depends on a later one, so the first of a long text tell as much; but for mistakes in just that."""
+    if len(case.ids) <= ENOUGH:
+        return False
+    beginning = case.beginning(ENOUGH)
+    return beginning.left(beginning.a, case.first) > 16 * beginning.rounding
+
+
+def _causes(case: Case) -> list[Cause]:
+    if mask := _mask(case):
+        return [mask]
+    where, fits = next(((one, fits) for one in _places(case) if (fits := list(_fitting(one)))), (case, []))
+    return _shown(case, fits) or [fit.cause for fit in _ranked(where, fits)][:SHOWN]
 
 
 def prepended(a: Taps, b: Taps, *, hparams: HParams, ids: Sequence[int], weights: Taps) -> Cause | None:

@@ -48,6 +48,11 @@ class Case:
             return {}
         return {f"{at}/c_attn": np.concatenate([_rows(self.a[f"{at}/{leaf}"]) for leaf in "qkv"], -1)}
 
+    def beginning(self, T: int) -> "Case":
+        """The same at the first T positions."""
+        a, b = ({name: cut(x, name, T) for name, x in taps.items()} for taps in (self.a, self.b))
+        return Case(a, b, self.first, self.hparams, self.ids[:T], self.weights, self.noise)
+
     def at(self, name: str) -> "Case":
         """The same, asked about a tap before."""
         return Case(self.a, self.b, name, self.hparams, self.ids, self.weights, 0.0)
@@ -120,6 +125,11 @@ def seen(x: np.ndarray, name: str) -> np.ndarray:
     """float64; hidden scores all alike, whatever the mask."""
     x = np.asarray(x, np.float64)
     return np.maximum(x, LEAST) if name.endswith("/scores") else x
+
+
+def cut(x: np.ndarray, name: str, T: int) -> np.ndarray:
+    """The first T positions of a tap."""
+    return x[:T, ..., :T] if name.endswith(("/scores", "/probs")) else x[:T]
 
 
 def rms(x: np.ndarray) -> float:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from gpt2ln import causes
 from gpt2ln.causes import likely, prepended
 from gpt2ln.compare import BUG, EQUAL, ROUNDING, Measure, compare
 from gpt2ln.readings import Document, Reading
@@ -50,6 +51,25 @@ def test_a_mistake_is_named(case, port, kept):
     found = report.causes[0]
     assert (found.name, found.harmless) == (port.name, False)
     assert 0.9 < found.explains <= 1
+
+
+@pytest.mark.parametrize("port", MISTAKES[::4], ids=str)
+def test_the_beginning_of_a_long_text_is_enough(case, monkeypatch, port):
+    monkeypatch.setattr("gpt2ln.causes.ENOUGH", 12)
+    looked = []
+    monkeypatch.setattr("gpt2ln.causes._causes", lambda c, f=causes._causes: looked.append(len(c.ids)) or f(c))
+    ids, _, hparams, weights = case
+    assert report_of(case, port.run(weights, ids, hparams.n_head)).causes[0].name == port.name
+    assert looked[0] == 12
+
+
+def test_a_mistake_that_needs_the_whole_text(case, monkeypatch):
+    monkeypatch.setattr("gpt2ln.causes.ENOUGH", 12)
+    ids, a, hparams, weights = case
+    flat = ports.run(weights, ids, hparams.n_head, split=ports.split_flat)
+    assert report_of(case, flat).causes[0].name == "head split order"
+    late = {**a, "h0/mlp/gelu": np.concatenate([a["h0/mlp/gelu"][:20], np.maximum(a["h0/mlp/fc"][20:], 0)])}
+    assert report_of(case, late).causes == ()  # in three rows alone: no known mistake does that
 
 
 @pytest.mark.parametrize("port", HARMLESS, ids=str)
