@@ -94,3 +94,20 @@ def test_stored_otherwise(golden_model, case, dtype):
     b = {name: x.astype(dtype) for name, x in b.items() if not name.endswith("/scores")}
     report = compare(reading(a, ids), reading(b, ids, dtype), Measure(golden_model.hparams, golden_model.weights))
     assert (report.verdict, report.causes) == (ROUNDING, ())
+
+
+@pytest.mark.slow
+def test_other_threads_and_kernels(shell, cli, warm, golden, tmp_path):
+    """Dumps of processes of their own: one thread, and TensorFlow's own kernels in place of oneDNN's."""
+    ids = " ".join(map(str, golden["ids"][0]))
+    made = {"a": {}, "b": {"TF_ENABLE_ONEDNN_OPTS": "0"}}
+    for name, env in made.items():
+        argv = ("-m", GOLDEN / "model", "dump", "--ids", ids, "-t", "**", "-o", tmp_path / f"{name}.npz")
+        ran = shell(*argv, "--threads", 1 if name == "a" else 2, env=env)
+        assert ran.returncode == 0, ran.stderr
+    assert cli("-m", GOLDEN / "model", "dump", "--ids", ids, "-t", "**", "-o", tmp_path / "here.npz").status == 0
+    for name in made:
+        ran = cli("-m", GOLDEN / "model", "compare", tmp_path / "here.npz", tmp_path / f"{name}.npz")
+        assert ran.status == 0, ran
+        assert "differ" not in ran.out
+        assert "warning: A and B were not made alike: " in ran.err
