@@ -126,6 +126,7 @@ def spellings(name: str) -> Iterator[str]:
     yield re.sub(rf"^{tuples}[_.]([0-9]+)(?:[_.]([01]))?$", lambda m: _indexed(*m.groups()), name)
     for between in ("__", "."):
         yield name.replace(between, "/")
+    yield re.sub(r"^(h[0-9]+|wte|wpe|ln_f)_", r"\1/", re.sub(r"(?<=[0-9])_(ln_[12]|attn|mlp)_", r"/\1/", name))
     dotted = name.replace("__", ".")
     yield dotted
     yield f"transformer.{dotted}"

@@ -36,7 +36,7 @@ from .spec import HParams
 from .wrong_blocks import WRONG_BLOCKS, blocks_exchanged
 from .wrong_norms import WRONG_NORMS, scales_reused
 
-FITS = 0.05  # of a difference is left at most by its cause
+FITS = 0.01  # of a difference is left at most by its cause
 EMBEDDINGS = ("wte/out", "wpe/out", "embed", "h0/in")
 ENOUGH = 128  # positions, where the difference shows there: a pass over a thousand needs gigabytes
 SHOWN = 3  # causes that are named, if more fit
@@ -234,5 +234,9 @@ def _shown(case: Case, fits: Sequence[_Fit]) -> list[Cause]:
     if not fits and (says := in_one_pass(case)):
         return [Cause("one-pass variance", says, case.first, 1.0)]
     if not fits and constant(case):
-        return [Cause("bias missing", "the difference is the same in every row", case.first, 1.0)]
+        return [
+            Cause(
+                "bias missing", "the difference is the same in every row: a bias is wrong or missing", case.first, 1.0
+            )
+        ]
     return []

@@ -16,11 +16,12 @@ from .errors import BadInput, first_five
 from .noise import Ruler, floors
 from .pairing import differing_tokens, in_order, settled
 from .readings import Document, Reading
-from .reference import Missing, hidden
+from .reference import Missing, hidden, kind
 from .spec import HParams
 
 LIMIT = 16.0
 RTOL, ATOL = 1e-4, 0.0
+SAFE = -0.99e9  # a score below it is hidden, whatever the mask
 EQUAL, ROUNDING, BUG = "equal", "rounding", "bug"
 
 
@@ -64,6 +65,8 @@ class Report:
     notes: tuple[str, ...] = ()
     argmax: tuple[int, int] | None = None  # tokens whose most likely next one is the same, of how many
     referred: bool = False
+    also: tuple[Cause, ...] = ()  # of taps behind the first that went wrong by themselves, of each kind the first
+    off: tuple[str, float] | None = None  # where A itself is not what the model computes, and how many times the noise
 
     @property
     def first(self) -> Row | None:
@@ -78,7 +81,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        if self.tokens or self.first:
+        if self.tokens or self.first or self.off:
             return BUG
         return ROUNDING if any(row.verdict == ROUNDING for row in self.rows) else EQUAL
 
@@ -97,10 +100,24 @@ def compare(a: Reading, b: Reading, by: Measure) -> Report:
         raise BadInput(f"no tap is in both: {'; '.join(held)}")
     pairs = [_Pair(n, x, y, a, b, by) for n, (x, y) in enumerate(zip(a.documents, b.documents, strict=True))]
     rows = _farthest([row for pair in pairs for row in pair.rows(common)], common)
-    report = Report(tuple(rows), only, None, (), tuple(notes), _argmax(pairs), pairs[0].referred)
+    off = next(((name, worst) for name in common if (worst := max(pair.off.get(name, 0.0) for pair in pairs))), None)
+    report = Report(tuple(rows), only, None, (), tuple(notes), _argmax(pairs), pairs[0].referred, off=off)
     if report.first:
         report = replace(report, causes=tuple(pairs[report.first.document].causes(report.first.tap)))
+        report = replace(report, also=tuple(_also(report, pairs)))
     return report
+
+
+def _also(report: Report, pairs: Sequence["_Pair"]) -> Iterator[Cause]:
+    """Causes of what went wrong behind the first, one of each kind of tap and of each name."""
+    kinds, named = {kind(report.first.tap)}, {cause.name for cause in report.causes}
+    for row in report.rows:
+        if row.verdict == BUG and row.own and kind(row.tap) not in kinds:
+            kinds.add(kind(row.tap))
+            for cause in pairs[row.document].causes(row.tap)[:1]:
+                if cause.name not in named:
+                    named.add(cause.name)
+                    yield cause
 
 
 def _prepended(a: Reading, b: Reading, by: Measure) -> Iterator[Cause]:
@@ -133,6 +150,7 @@ class _Pair:
         ids = [0] * a.T if self.ids is None else self.ids  # then no tap that needs them is computed
         self.ruler = Ruler(by.hparams, ids, by.weights, self.positions) if by.hparams else None
         self._noise: dict[str, float] = {}
+        self.off: dict[str, float] = {}
 
     def rows(self, common: Sequence[str]) -> Iterator[Row]:
         names = [name for name in common if name in self.a and name in self.b]
@@ -155,7 +173,8 @@ class _Pair:
         if not name.endswith("attn/scores"):
             return measure(x, y, scale), 0
         future = self._future(name)
-        return measure(x, y, scale, future), measure(x, y, scale, ~future).differ
+        shown = (x > SAFE) | (y > SAFE) | np.isnan(x) | np.isnan(y)
+        return measure(x, y, scale, future), measure(x, y, scale, ~(future & shown)).differ
 
     def _future(self, name: str) -> np.ndarray:
         """Places of a score that no softmax is to see."""
@@ -202,7 +221,11 @@ class _Pair:
         a, b, right, near = (
             self._visible(name, x.astype(np.float64)) for x in (self.a[name], self.b[name], exact, rounded)
         )
-        noise = floors(rms(a - right), rms(near - right), scale, [held.get(name, "float32") for held in self._dtypes])
+        dtypes = [held.get(name, "float32") for held in self._dtypes]
+        noise = floors(rms(a - right), rms(near - right), scale, dtypes)
+        known = floors(np.zeros(len(scale)), rms(near - right), scale, dtypes)
+        if (far := _worst(rms(a - right), known)) > LIMIT:
+            self.off[name], noise = far, known
         self._noise[name] = float(np.sqrt(np.square(noise).mean())) if len(noise) else 0.0
         return noise, b, right
 

@@ -18,12 +18,12 @@ from .library import Model
 from .locate import DEMO, Place
 from .prepared import litert_version
 from .proof import Proof
+from .spec import RELEASED
 
 PACKAGES = (
     *("tensorflow", "numpy", "ai-edge-litert", "tiktoken", "safetensors", "click"),
     *("google-crc32c", "requests", "tqdm"),
 )
-NAME = 12  # letters of a model's name that a proof is called by
 OTHERWISE = {"tensorflow": ("tensorflow-cpu", "tf-nightly", "tensorflow-macos", "tensorflow-rocm")}
 _PATH = re.compile(r"""(?<![\w.*/\\])(?:[A-Za-z]:)?[\\/](?:[^\s\\/:;,'"()]+[\\/])+""")  # all but its last part
 
@@ -189,9 +189,8 @@ def _on_gpu(chosen: bool, device: str) -> Proof:
 
 
 def called(model: Model) -> str:
-    """A path may tell whose machine it is: the last part of it, as much as fits a column."""
-    name = Path(model.place.name).name or "model"
-    return name if len(name) <= NAME else f"{name[: NAME - 3]}..."
+    """A folder may be called after somebody, or somebody's project."""
+    return model.place.name if model.place.name in (*RELEASED, "demo", "golden") else "your model"
 
 
 def run(proofs: Named, private: Sequence[str]) -> Iterator[tuple[str, Proof]]:

@@ -18,6 +18,8 @@ ULP = 2.0**-24  # half a step of float32, relative
 LEAST = -1e5  # scores below it are hidden, and all alike
 AHEAD = 12  # taps after the first, to tell apart what that one cannot
 BIASED = ("ln/out", "attn/q", "attn/k", "attn/v", "attn/out", "mlp/fc", "mlp/out")
+LARGEST = 0.1  # epsilon that anybody would write
+ROUNDINGS = 8  # that a row's own epsilon may be off by, each of 8 half steps
 ROOM = 1.2e9  # bytes of weights kept in float64; those of 124M take a gigabyte
 ONE_PASS = 16  # roundings of mean(x^2) by which a variance in one pass may be off
 HALVES = {"float16": 2.0**-11, "bfloat16": 2.0**-8}  # half a step of each, relative
@@ -171,10 +173,13 @@ def epsilons(case: Case) -> Iterator[Hypothesis]:
         return
     each, slack = 1 / r**2 - _rows(case.right[f"{case.norm}/var"])[:, 0], 8 * ULP / r**2
     each, slack = each[np.isfinite(each)], slack[np.isfinite(each)]
+    if not np.isfinite(slack).all() or not np.sum(slack**-2) > 0:
+        return
     best, unsure = float(np.average(each, weights=slack**-2)), float(np.sum(slack**-2) ** -0.5)
     known = [value for value in EPSILONS if abs(value - best) <= 3 * unsure + 0.01 * abs(best)]
     value = known[0] if known else float(f"{best:.2g}")
-    if value >= 0:
+    fits = np.all(np.abs(each - best) <= ROUNDINGS * slack)
+    if fits and 0 <= value <= LARGEST:
         found = epsilon(value)
         says = f"rstd fits epsilon {value:g} (from {best - 3 * unsure:.3g} to {best + 3 * unsure:.3g})"
         yield wrong(found.name, f"{says}, expected {EPSILON:g}", *found.forms)
@@ -191,7 +196,7 @@ def epsilons_behind(case: Case) -> Iterator[Hypothesis]:
         if not np.square(slope).sum() > 0:
             return
         value = max(value + float((slope * off).sum() / np.square(slope).sum()), value / 10)
-    if np.isfinite(value):
+    if value <= LARGEST:
         yield epsilon(float(f"{value:.2g}"))
 
 
@@ -259,7 +264,7 @@ def narrow(case: Case) -> str | None:
 
 
 def constant(case: Case) -> bool:
-    """Whether B is off by the same in every row, as without a bias."""
+    """Whether B is off by the same in every row, as with another bias or none."""
     if kind(case.first) not in BIASED:
         return False
     off = _rows(np.asarray(case.b[case.first], np.float64) - np.asarray(case.a[case.first], np.float64))

@@ -34,6 +34,7 @@ class Found:
     either: dict[str, tuple[str, str]] = field(default_factory=dict)
     ids: np.ndarray | None = None
     notes: list[str] = field(default_factory=list)
+    left_out: int = 0
     named: dict[str, str] = field(default_factory=dict)  # tap -> its name in the file
 
 
@@ -140,6 +141,7 @@ def taps_of(path: Path, hparams: HParams | None) -> Found:
         said = first_five([printable(name) for name in left]) or "nothing"
         raise BadInput(f"{path}: holds {said}; no name of a tap: see gpt2ln taps, and taps --as tl or hf")
     found.notes = [*_mapped(found), *aliases.every_layer(found.notes)]
+    found.left_out = len(left)
     if left:
         found.notes.append(f"left out: {first_five(aliases.every_layer(left))}")
     return found

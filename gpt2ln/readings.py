@@ -51,6 +51,7 @@ class Reading:
     record: dict | None = None
     notes: tuple[str, ...] = ()
     dtypes: Mapping[str, str] = field(default_factory=dict)
+    left_out: int = 0  # arrays that have no name of a tap
 
     @property
     def hparams(self) -> HParams | None:
@@ -190,7 +191,7 @@ def _foreign(path: Path, hparams: HParams | None) -> Reading:
         own = None if ids is None else tuple(ids[n])
         documents.append(Document(T, np.arange(T), taps, own, None, either))
     notes = (*found.notes, *_moved(laid, B))
-    return Reading(str(path), tuple(documents), None, notes, found.dtypes)
+    return Reading(str(path), tuple(documents), None, notes, found.dtypes, found.left_out)
 
 
 def _moved(laid: Mapping[str, layouts.Laid], B: int) -> list[str]:

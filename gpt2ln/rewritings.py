@@ -8,6 +8,7 @@ import numpy as np
 
 from .hypothesis import Formulas, Hypothesis, rewritten, wrong
 from .reference import FORMULAS, Reference, hidden
+from .spec import EPSILON
 from .wrong_blocks import LINEAR, linear
 
 BITS = {"TF32": 10, "bfloat16": 7}  # behind the leading one; float16 has as many as TF32, and a smaller range
@@ -77,11 +78,21 @@ def _centring(kinds: Iterable[str]) -> Formulas:
     return {kind: (lambda t, at, kind=kind: centred(t, at, kind)) for kind in kinds}
 
 
+def _normalized(t: Reference, at: str) -> np.ndarray:
+    x = FORMULAS["logits"](t, at)
+    x = x - x.max(-1, keepdims=True)
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
 def _same_model() -> Iterator[Hypothesis]:
     says = "what is written into the residual stream is centred over C (center_writing_weights of TransformerLens?)"
     yield rewritten("centred weights", says, _centring(("wte/out", "wpe/out", "attn/out", "mlp/out")))
     says = "logits differ by a constant per position; softmax equal (center_unembed of TransformerLens?)"
     yield rewritten("centred unembedding", says, _centring(["logits"]))
+    yield rewritten("log-probabilities", "logits are log-probabilities: softmax equal", {"logits": _normalized})
+    inverse = {"ln/rstd": lambda t, at: np.sqrt(t[f"{at}/var"] + EPSILON)}
+    says = "rstd holds its inverse, sqrt(var + epsilon), as hook_scale of TransformerLens does; what follows is right"
+    yield rewritten("rstd inverted", says, inverse, renamed=True)
     before = {"ln/out": lambda t, at: t[f"{at}/norm"]}
     says = "out is norm: the ratio is g, gain and bias folded away or reported before them; what follows is right"
     yield rewritten("folded gain", says, before, renamed=True)

@@ -122,14 +122,25 @@ def erf(x: np.ndarray) -> np.ndarray:
     return np.vectorize(math.erf, otypes=[float])(x)
 
 
+def _tanh(inner: np.ndarray, x: np.ndarray) -> np.ndarray:
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * inner))
+
+
 def _gelus() -> Iterator[Hypothesis]:
     for name, says, formula in (
         ("erf GELU", "the erf form", lambda x: x / 2 * (1 + erf(x / math.sqrt(2)))),
         ("sigmoid GELU", "x * sigmoid(1.702 x)", lambda x: x / (1 + np.exp(-1.702 * x))),
+        ("SiLU", "x * sigmoid(x)", lambda x: x / (1 + np.exp(-x))),
+        ("GELU constant", "the tanh form with 0.0044715", lambda x: _tanh(x + 0.0044715 * x * x * x, x)),
         ("ReLU", "max(x, 0)", lambda x: np.maximum(x, 0)),
     ):
         form = {"mlp/gelu": lambda t, at, f=formula: f(t[f"{at}/fc"])}
         yield wrong(name, f"GELU is {says}, expected the tanh form", form)
+
+
+def _unembedding() -> Iterator[Hypothesis]:
+    scaled = {"logits": lambda t, at: FORMULAS["logits"](t, at) / math.sqrt(t.hparams.n_embd)}
+    yield wrong("logits scaled", "logits are divided by sqrt(C)", scaled)
 
 
 def blocks_exchanged(hparams: HParams, layer: int) -> Iterator[Hypothesis]:
@@ -162,4 +173,12 @@ class _Lent(Reference):
         return self._t[tap]
 
 
-WRONG_BLOCKS: Sequence[Hypothesis] = (*_orders(), *_heads(), *_scales(), *_masks(), *_linears(), *_gelus())
+WRONG_BLOCKS: Sequence[Hypothesis] = (
+    *_orders(),
+    *_heads(),
+    *_scales(),
+    *_masks(),
+    *_linears(),
+    *_gelus(),
+    *_unembedding(),
+)

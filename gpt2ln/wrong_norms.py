@@ -29,6 +29,8 @@ def _bessel() -> Iterator[Hypothesis]:
     inside = {"ln/rstd": lambda t, at: 1 / np.sqrt(_sample_variance(t, at) + EPSILON)}
     says = "the variance is divided by C - 1, expected by C"
     yield wrong("Bessel", says, {"ln/var": _sample_variance}, inside)
+    root = {"ln/rstd": lambda t, at: 1 / (t[f"{at}/var"] + EPSILON)}
+    yield wrong("root missing", "rstd is 1 / (var + epsilon), expected rsqrt(var + epsilon)", root)
     outside = {"ln/rstd": lambda t, at: 1 / (np.sqrt(t[f"{at}/var"]) + EPSILON)}
     says = "rstd is 1 / (sqrt(var) + epsilon), expected rsqrt(var + epsilon)"
     yield wrong("epsilon outside the root", says, outside)
@@ -111,11 +113,30 @@ def _order() -> Iterator[Hypothesis]:
         "mlp/fc": lambda t, at: t.conv1d(t[at.replace("mlp", "ln_1/out")], f"{at}/c_fc"),
         "out": lambda t, at: t[f"{at}/ln_2/out"],
     }
+    yield from _skips()
     yield wrong("post-norm", "each norm comes after its addition, expected before attention and MLP", post)
     parallel = {"ln/x": lambda t, at: t[at.replace("ln_2", "in") if at.endswith("ln_2") else input_of(at, t.hparams)]}
     yield wrong("parallel block", "ln_2 reads the input of the block, expected mid", parallel)
+    normed = {
+        "mid": lambda t, at: t[f"{at}/ln_1/out"] + t[f"{at}/attn/out"],
+        "out": lambda t, at: t[f"{at}/ln_2/out"] + t[f"{at}/mlp/out"],
+    }
+    yield wrong("residual from the norm", "the output of the norm is added, expected its input", normed)
     mid, out = {"mid": lambda t, at: t[f"{at}/attn/out"]}, {"out": lambda t, at: t[f"{at}/mlp/out"]}
     yield wrong("residual missing", "an output replaces the residual stream, expected a sum", mid | out, mid, out)
+
+
+def _skips() -> Iterator[Hypothesis]:
+    for norm, of, kind in (("ln_1", "attn", "attn/c_attn"), ("ln_2", "mlp", "mlp/fc")):
+        yield wrong(f"{norm} missing", f"{of} reads what {norm} should normalize", {kind: _skipped(norm, of)})
+
+
+def _skipped(norm: str, of: str) -> Formula:
+    def formula(t, at):
+        x = t.input(f"{at.removesuffix(of)}{norm}")
+        return t.conv1d(x, f"{at}/{'c_attn' if of == 'attn' else 'c_fc'}")
+
+    return formula
 
 
 def _positions(by: int) -> Formulas:
@@ -129,7 +150,8 @@ def _positions(by: int) -> Formulas:
 def _embeddings() -> Iterator[Hypothesis]:
     for by, which in ((1, "t + 1"), (-1, "t - 1")):
         yield wrong("wpe off by one", f"position t gets row {which} of wpe", _positions(by))
-    yield wrong("wpe missing", "no positions are added", {"embed": lambda t, at: t["wte/out"]})
+    nothing = {"wpe/out": lambda t, at: 0 * FORMULAS["wpe/out"](t, at)}
+    yield wrong("wpe missing", "no positions are added", {"embed": lambda t, at: t["wte/out"]}, nothing)
     scaled = {"wte/out": lambda t, at: FORMULAS["wte/out"](t, at) * np.sqrt(t.hparams.n_embd)}
     yield wrong("wte scaled", "wte is multiplied by sqrt(C)", scaled)
 

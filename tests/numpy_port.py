@@ -60,6 +60,7 @@ def _rms(x):
 bessel = _norm(lambda x: (*_sample(x), 1 / np.sqrt(_sample(x)[1] + F(1e-5))))
 hidden_bessel = _norm(lambda x: (*_moments(x), 1 / np.sqrt(_sample(x)[1] + F(1e-5))))
 outside = _norm(lambda x: (*_moments(x), 1 / (np.sqrt(_moments(x)[1]) + F(1e-5))))
+no_root = _norm(lambda x: (*_moments(x), 1 / (_moments(x)[1] + F(1e-5))))
 annotated = _norm(lambda x: (*_sample(x), 1 / (np.sqrt(_sample(x)[1]) + F(1e-5))))
 one_pass, rms = _norm(_one_pass), _norm(_rms)
 no_gain, no_bias = _norm(_right, lambda n, g, b: n + b), _norm(_right, lambda n, g, b: n * g)
@@ -73,8 +74,8 @@ def hidden_rms(x, g, b):
     return layer_norm(x, g, b) | dict(norm=n, out=n * g + b)
 
 
-def tanh_gelu(x):
-    return F(0.5) * x * (1 + np.tanh(F(math.sqrt(2 / math.pi)) * (x + F(0.044715) * x**3)))
+def tanh_gelu(x, by=0.044715):
+    return F(0.5) * x * (1 + np.tanh(F(math.sqrt(2 / math.pi)) * (x + F(by) * x**3)))
 
 
 def erf_gelu(x):

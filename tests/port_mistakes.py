@@ -56,6 +56,7 @@ MISTAKES = (
     _port("post-norm", post=True),
     _port("parallel block", parallel=True),
     _port("residual missing", residual=False),
+    _port("root missing", norm=p.no_root),
     _port("wpe off by one", "one too far", wpe_at=1),
     _port("wpe off by one", "one too near", wpe_at=-1),
     _port("wte scaled", wte_scale=48**0.5),
@@ -79,6 +80,7 @@ MISTAKES = (
     *(_port("bias missing", at, no_bias=at) for at in ("c_attn", "attn/c_proj", "c_fc", "mlp/c_proj")),
     _port("erf GELU", gelu=p.erf_gelu),
     _port("sigmoid GELU", gelu=p.sigmoid_gelu),
+    _port("SiLU", gelu=lambda x: x / (1 + np.exp(-x))),
     _port("ReLU", gelu=lambda x: np.maximum(x, 0)),
     _port("blocks in another order", "0, 2, 1", layers=(0, 2, 1)),
     _port("TF32 products", factor=p.fewer_bits(10)),
@@ -89,7 +91,6 @@ MISTAKES = (
 )
 HARMLESS = (
     _port("mask value", "-1e4", mask=p.put_mask(-1e4)),
-    _port("mask value", "-inf", mask=p.put_mask(-np.inf)),
     _port("folded gain", weights=p.folded),
     _port("centred weights", weights=p.centred),
 )

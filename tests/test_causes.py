@@ -94,6 +94,67 @@ def test_a_mask_that_lets_the_future_through_is_no_bookkeeping(case):
     assert (report.first.tap, report.causes[0].name) == ("h0/attn/probs", "mask value")
 
 
+@pytest.mark.parametrize("value", [-np.inf, -3.4e38, -1e9])
+def test_a_mask_that_hides_as_well_is_no_difference(case, value):
+    ids, _, hparams, weights = case
+    report = report_of(case, ports.run(weights, ids, hparams.n_head, mask=ports.put_mask(value)))
+    assert (report.verdict, report.causes) == (ROUNDING, ())
+
+
+def _altered(a, weights, tap, formula):
+    """Of the right taps, one by a formula of the others, and nothing behind it."""
+    return {**a, tap: formula(a, {name.removeprefix("model/"): np.squeeze(x) for name, x in weights.items()})}
+
+
+def _q(c):
+    return np.split(c, 3, -1)[0].reshape(len(c), 4, -1)
+
+
+ALONE = {
+    "ln_1 missing": ("h1/attn/q", lambda a, w: _q(a["h1/in"] @ w["h1/attn/c_attn/w"] + w["h1/attn/c_attn/b"])),
+    "ln_2 missing": ("h1/mlp/fc", lambda a, w: a["h1/mid"] @ w["h1/mlp/c_fc/w"] + w["h1/mlp/c_fc/b"]),
+    "residual from the norm": ("h1/mid", lambda a, w: a["h1/ln_1/out"] + a["h1/attn/out"]),
+    "wpe missing": ("wpe/out", lambda a, w: 0 * a["wpe/out"]),
+    "GELU constant": ("h1/mlp/gelu", lambda a, w: ports.tanh_gelu(a["h1/mlp/fc"], by=0.0044715)),
+    "logits scaled": ("logits", lambda a, w: a["logits"] / np.sqrt(np.float32(48))),
+    "log-probabilities": ("logits", lambda a, w: np.log(ports.softmax(a["logits"]))),
+    "rstd inverted": ("h1/ln_1/rstd", lambda a, w: 1 / a["h1/ln_1/rstd"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_one_tap_that_is_wrong_alone(case, name):
+    _ids, a, _hparams, weights = case
+    cause = report_of(case, _altered(a, weights, *ALONE[name])).causes[0]
+    assert (cause.name, cause.tap) == (name, ALONE[name][0])
+    assert cause.harmless == (name in ("log-probabilities", "rstd inverted"))
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.9, 0.99, 1.01])
+def test_a_factor_is_no_epsilon(case, factor):
+    _, a, *_ = case
+    b = {**a, "h2/ln_1/rstd": a["h2/ln_1/rstd"] * np.float32(factor)}
+    assert report_of(case, b).causes == ()
+
+
+def test_of_two_mistakes_both_are_named(case):
+    ids, _, hparams, weights = case
+    b = ports.run(weights, ids, hparams.n_head, norm=ports.epsilon(1e-3), gelu=ports.erf_gelu)
+    report = report_of(case, b)
+    assert [cause.name for cause in report.causes] == ["epsilon 0.001"]
+    assert [(cause.name, cause.tap) for cause in report.also] == [("erf GELU", "h0/mlp/gelu")]
+
+
+def test_sides_that_are_swapped(case):
+    """What the model does not compute is not taken for right, whatever the other side holds."""
+    ids, a, hparams, weights = case
+    wrong = ports.run(weights, ids, hparams.n_head, gelu=ports.erf_gelu)
+    report = compare(reading(wrong, ids), reading(a, ids), Measure(hparams, weights))
+    assert (report.verdict, report.off[0]) == (BUG, "h0/mlp/gelu")
+    assert report.off[1] > 100
+    assert report_of(case, a).off is None
+
+
 def test_the_order_of_thirds_is_told(case):
     ids, _, hparams, weights = case
     cause = report_of(case, ports.run(weights, ids, hparams.n_head, order=(2, 0, 1))).causes[0]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gpt2ln import compare as module
+from gpt2ln.causes import Cause
 from gpt2ln.compare import BUG, EQUAL, LIMIT, ROUNDING, Measure, compare
 from gpt2ln.errors import BadInput
 from gpt2ln.readings import Document, Reading, read
@@ -356,12 +357,16 @@ def test_both_sides_may_be_open(small, taps, tmp_path, by):
         compare(b, b, by)
 
 
+IT = Cause("it", "is it", "h0/mlp/gelu", 1.0)
+
+
 def test_causes_are_asked_for_where_all_is_known(monkeypatch, taps, by):
     asked = []
-    monkeypatch.setattr(module, "likely", lambda a, b, **how: asked.append(how) or ["it"])
+    monkeypatch.setattr(module, "likely", lambda a, b, **how: asked.append(how) or [IT])
     b = dict(taps) | {"h0/mlp/gelu": taps["h0/mlp/gelu"] * 1.5}
-    assert compare(reading(taps), reading(b), by).causes == ("it",)
-    (how,) = asked
+    assert compare(reading(taps), reading(b), by).causes == (IT,)
+    how, *also = asked
+    assert {one["first"] for one in also} == set()  # nothing else went wrong by itself
     assert (how["first"], tuple(how["ids"]), how["hparams"]) == ("h0/mlp/gelu", IDS, by.hparams)
     assert set(how["noise"]) == set(taps)
     assert 0 < how["noise"]["h1/out"] < 1e-5 * np.abs(taps["h1/out"]).max()

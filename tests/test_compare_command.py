@@ -108,7 +108,9 @@ def test_json(cli, T, a):
     ran = cli("compare", a, "b.npz", "-m", T, "--json")
     found = strict(differing(ran, "first difference: h0/mlp/fc: NaN or Inf on one side alone (1 of 256 values), first"))
     assert (found["verdict"], found["first"], found["tokens"]) == ("bug", "h0/mlp/fc", None)
-    assert found["a"] == {"where": "a.npz", "texts": 1, "tokens": 8}
+    held = {"texts": 1, "tokens": 8, "taps": 55, "dtypes": ["float32"], "left_out": 0}
+    assert found["a"] == {"where": "a.npz"} | held
+    assert (found["a_off"], found["later_causes"]) == (None, [])
     assert (found["limit"], found["argmax"]) == ({"noise": 16.0}, {"same": 8, "of": 8})
     assert [row["tap"] for row in found["taps"]] == [tap.name for tap in taps.all_taps(HParams(260, 16, 8, 2, 2))]
     row = next(row for row in found["taps"] if row["tap"] == "h0/mlp/fc")

@@ -19,7 +19,15 @@ def test_a_script_and_where_it_goes(cli, shell):
     ran = cli("completion", shell)
     assert f"_GPT2LN_COMPLETE={shell}_complete" in done(ran)
     assert ran.out.count("\n\n\n") == 0
-    assert ran.err.startswith(f"to keep it: gpt2ln completion {shell} > ")
+    assert ran.err == ""  # as in `source <(gpt2ln completion bash)`, at each start of a shell
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_on_a_terminal_it_says_where_to_keep_it(cli, shell, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    said = cli("completion", shell).err
+    assert said.startswith("to keep it: ")
+    assert f"gpt2ln completion {shell} > " in said
     assert cli("completion", shell, "-q").err == ""
 
 

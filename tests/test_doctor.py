@@ -128,24 +128,28 @@ def test_a_proof_that_fails_is_named_and_one_that_breaks_too(cli, only):
 # a model of one's own
 
 
-def test_a_model_by_its_path_is_called_by_its_name(cli, T, only, warm):
+def test_a_model_by_its_path_has_no_name(cli, T, only, warm):
     only()
     ran = cli("doctor", "-m", T)
-    assert holding(done(ran)) == {"tiny = float64": "yes", "tiny sums": "yes", "tiny fast engine": "-"}
+    assert holding(done(ran)) == {
+        "your model = float64": "yes",
+        "your model sums": "yes",
+        "your model fast engine": "-",
+    }
     assert str(T.parent) not in ran.out + ran.err
     assert "28 tensors, 15,872 bytes" in ran.out
 
 
-def test_a_long_name_is_cut(small):
-    place = replace(small.place, name="/home/somebody/a-name-of-its-own")
-    assert doctor.called(Model(place)) == "a-name-of..."
-    assert doctor.called(Model(replace(place, name="/twelve-of-it"))) == "twelve-of-it"
-    assert doctor.called(Model(replace(place, name="/"))) == "model"
+def test_only_names_that_everybody_has_are_told(small):
+    for name in ("/home/somebody/of-a-customer", "of-a-customer", "/"):
+        assert doctor.called(Model(replace(small.place, name=name))) == "your model"
+    for name in ("124M", "1558M", "demo"):
+        assert doctor.called(Model(replace(small.place, name=name))) == name
 
 
 def test_a_model_that_is_not_finite(cli, broken, only):
     only()
-    text = fails(cli("doctor", "-m", broken), "1 of 3 proofs fail: m = float64;")
+    text = fails(cli("doctor", "-m", broken), "1 of 3 proofs fail: your model = float64;")
     assert "h1/ln_2/out: NaN or Inf" in text
 
 
@@ -154,7 +158,7 @@ def test_a_byte_of_the_weights_changed(cli, T, tmp_path, only):
     folder = shutil.copytree(T, tmp_path / "mine")
     weights = folder / "model.ckpt.data-00000-of-00001"
     weights.write_bytes(weights.read_bytes()[:-1] + b"?")
-    text = fails(cli("doctor", "-m", folder), "2 of 3 proofs fail: mine = float64, mine sums;")
+    text = fails(cli("doctor", "-m", folder), "2 of 3 proofs fail: your model = float64, your model sums;")
     assert "damaged" in text
     assert str(tmp_path) not in text
 

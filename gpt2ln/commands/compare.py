@@ -22,6 +22,8 @@ from .options import Number, command
 def command(g, a, b, backend, against, rtol, atol, everything, form):
     """Where B parts from A, in the order of the forward pass: exit status 0 where it is rounding alone, 1 elsewhere.
 
+    Of a tap that differs, "here" says that B's own inputs do not give what B got, "before" that they do.
+
     A is taken to be right.  Each is a dump, or npz, npy, safetensors of another program, under our names or those of
     TransformerLens or Hugging Face; docs/porting.md shows how to write one.  With the model of A at hand (-m) the
     noise of float32 is known at each tap, and tells rounding from a bug; else a limit does.

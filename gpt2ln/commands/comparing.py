@@ -18,7 +18,9 @@ def described(letter: str, one: Reading) -> str:
     """One line of a side."""
     texts, tokens = len(one.documents), sum(document.T for document in one.documents)
     kinds = ", ".join(dict.fromkeys(one.dtypes.values()))
-    said = [f"{texts} texts" * (texts != 1), f"{tokens} tokens", f"{_count(one)} taps", kinds]
+    taps = _count(one)
+    said = [f"{texts} texts" * (texts != 1), f"{tokens} tokens", f"{taps} tap{'s' * (taps != 1)}", kinds]
+    said.append(f"{one.left_out} arrays left out" * (one.left_out > 0))
     return f"{letter}: {printable(one.where)}: {', '.join(part for part in said if part)}"
 
 
@@ -76,6 +78,8 @@ def tables(a: Reading, b: Reading, report: Report, limit: str, *, everything: bo
     if report.argmax:
         same, rows = report.argmax
         lines.append(f"most likely next token: the same at {same} of {rows}")
+    if report.off:
+        lines.append(_wrapped(off(report)))
     text = _text(lines)
     if (row := report.first) is not None:
         text += "\n" + _text([f"first difference: {row.tap}", *_details(a, row), *_causes(report)])
@@ -115,6 +119,8 @@ def _causes(report: Report) -> list[str]:
             f"{printable(cause.name)}: {printable(cause.says)}" + "; the same model, other bookkeeping" * cause.harmless
         )
         lines.append(_wrapped(said, f"  {'or' if n else 'likely cause':<12}  ", " " * 16))
+    for cause in report.also:
+        lines.append(_wrapped(f"{cause.tap}: {cause.name}: {cause.says}", f"  {'later':<12}  ", " " * 16))
     return lines
 
 
@@ -164,15 +170,25 @@ def _table(rows: list[Row]) -> str:
         token = str(row.position) if row.verdict != EQUAL else "-"
         origin = {None: "-", True: "here", False: "before"}[row.own]
         cosine = "-" if d.cosine is None else _cosine(d.cosine)
-        numbers = [f"{d.largest:.3g}", f"{d.relative:.2g}", ratio, cosine, token]
+        size = ["nan", "nan", "-", "-"] if d.unmatched else [f"{d.largest:.3g}", f"{d.relative:.2g}", ratio, cosine]
+        numbers = [*size, token]
         cells.append([row.tap, "differs" if row.verdict == BUG else row.verdict, *numbers, origin])
     return as_table(head, cells, left=(0, 1, 7))
+
+
+def off(report: Report) -> str:
+    """That A is not right."""
+    tap, ratio = report.off
+    said = f"A is not what the model computes, first at {tap}: {ratio:.3g} times float32's noise"
+    return f"{said}; are A and B swapped? --against none compares one with the other"
 
 
 def in_short(a: Reading, report: Report) -> str:
     """The error line of what is different."""
     if report.tokens:
         return report.tokens
+    if report.off:
+        return off(report)
     row = report.first
     said = f"first difference: {row.tap}: {_how(row)} at {place(a, row)}"
     if row.ratio is not None and row.seen and not row.apart.unmatched:
@@ -204,6 +220,8 @@ def record(a: Reading, b: Reading, report: Report, by: Measure, notes: list[str]
         "b": _side(b),
         "tokens": report.tokens,
         "causes": [vars(cause) for cause in report.causes],
+        "later_causes": [vars(cause) for cause in report.also],
+        "a_off": dict(zip(("tap", "ratio"), report.off, strict=True)) if report.off else None,
         "limit": {"noise": LIMIT} if report.referred else {"rtol": by.rtol, "atol": by.atol},
         "argmax": None if report.argmax is None else dict(zip(("same", "of"), report.argmax, strict=True)),
         "only_a": report.only[0],
@@ -215,7 +233,9 @@ def record(a: Reading, b: Reading, report: Report, by: Measure, notes: list[str]
 
 
 def _side(one: Reading) -> dict:
-    return {"where": one.where, "texts": len(one.documents), "tokens": sum(document.T for document in one.documents)}
+    tokens, dtypes = sum(document.T for document in one.documents), list(dict.fromkeys(one.dtypes.values()))
+    held = {"texts": len(one.documents), "tokens": tokens, "taps": _count(one), "dtypes": dtypes}
+    return {"where": one.where, **held, "left_out": one.left_out}
 
 
 def _tap(row: Row) -> dict:

@@ -1,11 +1,13 @@
 """`completion`: a script that completes commands and options in a shell."""
 
+import sys
+
 import click
 
 from .options import command
 
 WHERE = {
-    "bash": "gpt2ln completion bash > ~/.local/share/bash-completion/completions/gpt2ln",
+    "bash": "mkdir -p ~/.local/share/bash-completion/completions && gpt2ln completion bash > $_/gpt2ln",
     "zsh": 'gpt2ln completion zsh > "${fpath[1]}/_gpt2ln"',
     "fish": "gpt2ln completion fish > ~/.config/fish/completions/gpt2ln.fish",
 }
@@ -16,12 +18,13 @@ WHERE = {
 def command(g, shell):
     """The script that completes commands, options and choices in SHELL: bash, zsh or fish.
 
-    Once and for all: write it to where the shell looks for such scripts, which a note on stderr names.  In bash for
-    the running shell alone: source <(gpt2ln completion bash)
+    Once and for all: write it to where the shell looks for such scripts; on a terminal a note says where that is.  In
+    bash for the running shell alone: source <(gpt2ln completion bash)
     """
     from click.shell_completion import get_completion_class
 
     group = click.get_current_context().find_root().command
     script = get_completion_class(shell)(group, {}, "gpt2ln", "_GPT2LN_COMPLETE").source()
     click.echo(script.strip())
-    g.note(f"to keep it: {WHERE[shell]}")
+    if sys.stdout.isatty():
+        g.note(f"to keep it: {WHERE[shell]}")

@@ -68,8 +68,9 @@ def _notes(g, chosen, hparams, scheme: str | None, *, everything: bool) -> None:
     g.note(f"{len(chosen)} tap{'s' * (len(chosen) != 1)}, {fixed} bytes a token{more}")
     if scheme:
         g.note("taps without a name there are the same numbers under none; refused as ambiguous or different:")
-        for name, what in near(scheme, 1).items():
-            g.note(f"  {name} {what}")
+        refused = near(scheme, hparams.n_layer)
+        for name in near(scheme, 1):
+            g.note(f"  {name} {refused[name]}")
         if scheme == "tl":
             g.note("note: TransformerLens folds and centres weights unless told not to; then other numbers come out")
     elif everything:
