@@ -14,6 +14,7 @@ import numpy as np
 from . import aliases
 from .checkpoint import Entry
 from .errors import BadInput, Damaged, first_five, printable
+from .provenance import BESIDE
 from .spec import HParams
 from .taps import all_taps
 from .tensors import Npz, SafeTensors, readable, values
@@ -141,7 +142,7 @@ def taps_of(path: Path, hparams: HParams | None) -> Found:
         said = first_five([printable(name) for name in left]) or "nothing"
         raise BadInput(f"{path}: holds {said}; no name of a tap: see gpt2ln taps, and taps --as tl or hf")
     found.notes = [*_mapped(found), *aliases.every_layer(found.notes)]
-    found.left_out = len(left)
+    found.left_out = sum(name not in BESIDE for name in left)
     if left:
         found.notes.append(f"left out: {first_five(aliases.every_layer(left))}")
     return found

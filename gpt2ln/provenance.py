@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # what only reads a seal does without
     import numpy as np
 
 FORMAT = "gpt2ln dump 1"
+BESIDE = ("tokens", "doc_ptr", "token_bytes", "token_ptr", "rows", "meta")  # the arrays of a dump that are no taps
 
 
 def seal(record: Mapping) -> str:

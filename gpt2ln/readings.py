@@ -15,12 +15,11 @@ from . import layouts
 from .aliases import every_layer
 from .errors import BadInput, Damaged, NotFound, first_five
 from .foreign import Found, arrays_of, taps_of
+from .provenance import BESIDE
 from .replay import files as sealed_files
 from .replay import meta
 from .spec import HParams
 from .taps import WIDEST, all_taps
-
-BESIDE = ("tokens", "doc_ptr", "token_bytes", "token_ptr", "rows", "meta")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 from .disk import sha256
 from .errors import BadInput, Damaged, NotFound
 from .prompt import Prompt
-from .provenance import FORMAT, array_sha256, read_sealed, seal
+from .provenance import BESIDE, FORMAT, array_sha256, read_sealed, seal
 from .spec import HParams
 from .taps import norm_scopes
 
@@ -65,19 +65,16 @@ def documents(path: Path, *, leaves: Sequence[str] | None = None) -> Iterator[tu
     """
 
     def kept(name: str) -> bool:
-        return leaves is None or name in _BESIDE or name.rsplit("/", 1)[-1] in leaves
+        return leaves is None or name in BESIDE or name.rsplit("/", 1)[-1] in leaves
 
     for where, arrays in files(path, kept):
         if missing := [name for name in ("tokens", "doc_ptr") if name not in arrays]:
             raise Damaged(f"{where}: has no {missing[0]}; {_ANEW}")
         if "rows" in arrays:
             raise BadInput(f"{path}: holds some positions alone; {_ANEW} --positions all")
-        taps = {name: x for name, x in arrays.items() if name not in _BESIDE}
+        taps = {name: x for name, x in arrays.items() if name not in BESIDE}
         for first, last in pairwise(arrays["doc_ptr"].tolist()):
             yield arrays["tokens"][first:last].tolist(), {name: x[first:last] for name, x in taps.items()}
-
-
-_BESIDE = ("tokens", "doc_ptr", "token_bytes", "token_ptr", "rows", "meta")
 
 
 def meta(path: Path) -> dict:

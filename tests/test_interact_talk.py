@@ -137,6 +137,13 @@ def test_a_mistake_is_one_line_and_the_loop_goes_on(talk, line, said):
     assert err[0].isprintable()
 
 
+def test_a_length_that_no_text_could_have_is_refused_at_once(talk):
+    out, said = talk("a", "/set length 100000", "a")
+    assert said[0].startswith("error: ")
+    assert "100000" in said[0]
+    assert out == talk("a", "a")[0]
+
+
 def test_a_setting_that_was_refused_changes_nothing(talk):
     out, _ = talk("/set length 5", "/set length x", "/set temperature -1", "x")
     assert out == "abcab\n"

@@ -63,6 +63,16 @@ def test_an_argument_is_taken_as_it_is(take, bpe, text):
     assert take(text=text) == [Prompt(tuple(bpe.encode(text)), text)]
 
 
+def test_the_name_of_a_file_as_a_text_is_told(take):
+    name = str(take.folder / "ham.txt")
+    assert ids(take(text=name))
+    assert take.notes == []
+    take(file=b"a")
+    (take.folder / "ham.txt").write_text("a")
+    assert ids(take(text=name)) == ids(take(text=name))
+    assert set(take.notes) == {f"note: {name} is a file, and here a text; its content is read with -f"}
+
+
 def test_a_file_is_one_text_with_its_blanks_and_last_newline(take):
     assert ids(take(file=b"a\n\nb")) == [[64, 198, 198, 65]]
     assert ids(take(file=b" a\r\nb\n")) == [[220, 64, 201, 198, 65, 198]]

@@ -33,12 +33,13 @@ EXAMPLES = [(block, found) for block in BLOCKS if not block.startswith("$ script
 
 
 def run_in(folder: Path, command: str) -> subprocess.CompletedProcess:
-    """Run a line in a shell in which `gpt2ln` is this one."""
+    """Run a line in a shell in which `gpt2ln` and `python` are these."""
     bin_folder = folder / "bin"
     bin_folder.mkdir(exist_ok=True)
-    launcher = bin_folder / "gpt2ln"
-    launcher.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m gpt2ln "$@"\n')
-    launcher.chmod(0o755)
+    for name, how in (("gpt2ln", " -m gpt2ln"), ("python", "")):
+        launcher = bin_folder / name
+        launcher.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)}{how} "$@"\n')
+        launcher.chmod(0o755)
     env = os.environ | {"PATH": f"{bin_folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
     return subprocess.run(
         ["bash", "-o", "pipefail", "-c", command],

@@ -6,6 +6,7 @@ import click
 
 from ..errors import BadInput, Gpt2lnError, NonFinite, UsageError, printable
 from ..prompt import Prompt
+from ..settings import fit
 from .generate import TextWriter, engine_option, make_settings, run, sampling_options
 from .options import Globals, command
 from .prompts import argument
@@ -88,6 +89,7 @@ class Talk:
     def _set(self, options: dict) -> None:
         """A seed that is drawn serves from then on."""
         self.settings = make_settings(self._g, [], self._model.hparams.n_ctx, **options)
+        fit(1, self.settings.length, self._model.hparams.n_ctx, self.settings.overflow)  # or no text would
         drawn = self.settings.seed if self.settings.sampling.temperature > 0 else options["seed"]
         self._options = options | {"seed": drawn}
 

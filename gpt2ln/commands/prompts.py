@@ -58,6 +58,8 @@ def read_prompts(bpe: Bpe, note: Callable[[str], None], *, text, file, lines, id
     if not named:
         return []
     if text is not None:
+        if os.path.isfile(text):
+            note(f"note: {text} is a file, and here a text; its content is read with -f")
         records = [("prompt", {"prompt": argument(text)})]
     elif file is not None:
         records = [(called(file), {"prompt": read_text(file)})]
