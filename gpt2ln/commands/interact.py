@@ -88,8 +88,10 @@ class Talk:
 
     def _set(self, options: dict) -> None:
         """A seed that is drawn serves from then on."""
-        self.settings = make_settings(self._g, [], self._model.hparams.n_ctx, **options)
-        fit(1, self.settings.length, self._model.hparams.n_ctx, self.settings.overflow)  # or no text would
+        n_ctx = self._model.hparams.n_ctx
+        made = make_settings(self._g, [], n_ctx, **options)
+        fit(1, made.length, n_ctx, made.overflow)  # or no text would
+        self.settings = made
         drawn = self.settings.seed if self.settings.sampling.temperature > 0 else options["seed"]
         self._options = options | {"seed": drawn}
 
