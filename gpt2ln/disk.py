@@ -1,9 +1,11 @@
 """What files need beyond being written: a digest, a lock, errors with a name, a replacement at one stroke, room."""
 
+import contextlib
 import errno
 import fcntl
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from .errors import Damaged, DiskError
@@ -29,12 +31,22 @@ def contents(path: Path) -> bytes:
 
 
 def lock(handle: int, path: Path) -> None:
-    """One writer at a time; the system lets go of the lock however that writer ends.  Closes `handle` if refused."""
+    """One writer at a time; the system lets go of the lock however that writer ends."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(handle)
         raise DiskError(f"{path.absolute()}: locked, another process writes it; wait for it to end") from None
+
+
+@contextlib.contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Under the lock of a file or folder that is there.  DiskError where another process has it, or OSError."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        lock(handle, path)
+        yield
+    finally:
+        os.close(handle)
 
 
 class disk:

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .checkpoint import AT_ONCE, Bundle, load
-from .disk import BLOCK, check_room, disk, lock, replace
+from .disk import BLOCK, check_room, replace
 from .errors import UsageError
 from .hf import VOCABULARY, config, to_hf
 from .shards import Shard
 from .spec import EOT_TEXT, HParams, variables
 from .tensors import SINGLE
-from .whole import whole_folder
+from .whole import whole_file, whole_folder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,22 +60,10 @@ def export_npz(bundle: Bundle, hparams: HParams, out: Path) -> None:
     out = Path(os.path.realpath(out))  # a link stays one
     if out.exists() and not out.is_file():
         raise UsageError(f"{out}: is no regular file, expected the name of one")
-    part = out.with_name(out.name + ".part")
     _check_room(out, hparams)
-    with disk(part):
-        handle = os.open(part, os.O_RDWR | os.O_CREAT, 0o666)
-    lock(handle, part)
-    try:
-        with disk(part), os.fdopen(handle, "r+b") as file:
-            file.truncate()  # what a killed run has left
-            with zipfile.ZipFile(file, "w") as archive:
-                for name, array in load(bundle, variables(hparams)):
-                    _add(archive, name, array, bundle)
-            file.flush()
-            os.fsync(handle)
-            part.replace(out)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole_file(out) as file, zipfile.ZipFile(file, "w") as archive:
+        for name, array in load(bundle, variables(hparams)):
+            _add(archive, name, array, bundle)
 
 
 def _add(archive: zipfile.ZipFile, name: str, array: "np.ndarray", bundle: Bundle) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .disk import disk, lock, replace, sha256
+from .disk import alone, disk, lock, replace, sha256
 from .errors import Damaged, DiskError, NotFound, UsageError, in_short
 from .plan import Plan
 from .provenance import FORMAT, Counts, read_sealed, sealed, total
@@ -32,17 +32,18 @@ class Folder:
         self._whole: dict[int, dict] = {}  # number of a shard -> what the manifest says of it
         self._open: Shard | None = None
         self._begun = {"format": FORMAT, **provenance, **plan.record(), "shard_bytes": limit}
-        with disk(folder):
-            folder.mkdir(exist_ok=True)
-            self._lock = os.open(folder, os.O_RDONLY)
-            lock(self._lock, folder)
+        self._lock = None
         try:
             with disk(folder):
+                folder.mkdir(exist_ok=True)
+                self._lock = os.open(folder, os.O_RDONLY)
+                lock(self._lock, folder)
                 self._take_over(resume, force)
         except BaseException:
-            with contextlib.suppress(OSError):  # it holds something
+            if self._lock is not None:
+                os.close(self._lock)
+            with contextlib.suppress(OSError, DiskError), alone(folder):  # it holds something, or is another's
                 folder.rmdir()
-            os.close(self._lock)
             raise
 
     def _take_over(self, resume: bool, force: bool) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from . import processor
 from .checkpoint import Bundle, load
 from .convert import Recipe, convert, recipes
-from .disk import check_room, disk, lock, open_own
+from .disk import alone, check_room, disk, open_own
 from .distance import BOUND, Distance, follow, measure, prompts
 from .engine import Exact, to_tensors
 from .errors import Different, DiskError, NonFinite, NotFound, UsageError, first_five
@@ -178,11 +178,7 @@ def _remove(folder: Path) -> None:
         held = [folder / name for name in os.listdir(folder)]
         if not all(path.is_file() and (path.suffix == ".tflite" or path.name == RECORD) for path in held):
             return
-        handle = os.open(folder, os.O_RDONLY)
-        lock(handle, folder)
-        try:
+        with alone(folder):
             for path in held:
                 path.unlink()
             folder.rmdir()
-        finally:
-            os.close(handle)

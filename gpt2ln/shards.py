@@ -4,6 +4,7 @@ The safetensors library writes arrays that lie whole in memory.  The format is e
 the arrays; what is written here is read back with the library.  A file has its name only when it is whole.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -13,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .disk import BLOCK, disk, lock, sha256
+from .disk import BLOCK, alone, disk, lock, sha256
+from .errors import DiskError
 
 _CODES = {"float32": "F32", "float16": "F16", "int32": "I32", "int64": "I64", "uint8": "U8"}
 
@@ -55,11 +57,11 @@ class Shard:
         for name, (dtype, shape) in self.arrays.items():
             self._offsets[name] = at
             at += np.dtype(dtype).itemsize * math.prod(shape)
-        with disk(self.part):
-            self._fd = os.open(self.part, os.O_RDWR | os.O_CREAT, 0o666)
-            lock(self._fd, self.part)
+        self._fd = None
         try:
             with disk(self.part):
+                self._fd = os.open(self.part, os.O_RDWR | os.O_CREAT, 0o666)
+                lock(self._fd, self.part)
                 os.ftruncate(self._fd, 0)  # what a killed run has left
                 os.posix_fallocate(self._fd, 0, at)  # a full disk says so now
                 self._put(head, 0)
@@ -110,10 +112,11 @@ class Shard:
 
     def abandon(self) -> None:
         """Remove what has no name yet."""
-        if self._fd is not None:
-            self.part.unlink(missing_ok=True)
-            self._close()
+        self._close()
+        with contextlib.suppress(OSError, DiskError), alone(self.part):
+            self.part.unlink()
 
     def _close(self) -> None:
-        os.close(self._fd)
-        self._fd = None
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None

@@ -1,13 +1,17 @@
-"""A folder that is made at one stroke: it has its name when it is whole, and nothing that is not ours is lost."""
+"""A folder or file that is made at one stroke: it has its name when it is whole, and nothing not ours is lost.
+
+Ctrl-C may come between any two steps: what was begun is known by its name and its lock, not by how far a run had come.
+"""
 
 import contextlib
 import os
 import shutil
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
-from .disk import disk, lock
-from .errors import NotFound, UsageError, first_five
+from .disk import alone, disk, lock
+from .errors import DiskError, NotFound, UsageError, first_five
 
 
 @contextlib.contextmanager
@@ -18,15 +22,41 @@ def whole_folder(folder: Path, names: Collection[str], *, force: bool = False) -
     """
     folder = checked_folder(folder, names, force=force)
     part = folder.with_name(folder.name + ".part")
-    handle = _locked(part, names)
+    begun = {name + end for name in names for end in ("", ".part", ".new")}
+    held: list[int] = []
     try:
+        _hold(part, begun, held)
         yield part
         _take_the_place(part, folder)
     except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
+        _close(held)
+        _drop(part, begun)
         raise
     finally:
-        os.close(handle)
+        _close(held)
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """`PATH.part`, empty, to be written; it becomes PATH when the block ends, and goes where the block fails."""
+    part = path.with_name(path.name + ".part")
+    held: list[int] = []
+    try:
+        with disk(part):
+            held.append(os.open(part, os.O_RDWR | os.O_CREAT, 0o666))
+            lock(held[0], part)
+            with os.fdopen(held[0], "r+b", closefd=False) as file:
+                file.truncate()  # what a killed run has left
+                yield file
+            os.fsync(held[0])
+            part.replace(path)
+    except BaseException:
+        _close(held)
+        with contextlib.suppress(OSError, DiskError), alone(part):
+            part.unlink()
+        raise
+    finally:
+        _close(held)
 
 
 def checked_folder(folder: Path, names: Collection[str], *, force: bool = False) -> Path:
@@ -51,24 +81,29 @@ def _not_ours(folder: Path, held: Iterable[str], names: Collection[str]) -> list
     return [name for name in held if name not in names or not (folder / name).is_file()]
 
 
-def _locked(part: Path, names: Collection[str]) -> int:
+def _hold(part: Path, begun: Collection[str], held: list[int]) -> None:
     """An empty folder under a lock: what a killed run has left is cleared, and anything else refused."""
-    begun = {name + end for name in names for end in ("", ".part", ".new")}
     with disk(part):
         part.mkdir(exist_ok=True)
-        handle = os.open(part, os.O_RDONLY)
-    lock(handle, part)
-    try:
-        with disk(part):
-            held = sorted(os.listdir(part))
-            if other := _not_ours(part, held, begun):
-                raise UsageError(f"{part}: holds {first_five(other)}, which would be lost; move it away")
-            for name in held:
-                (part / name).unlink()
-    except BaseException:
-        os.close(handle)
-        raise
-    return handle
+        held.append(os.open(part, os.O_RDONLY))
+        lock(held[0], part)
+        names = sorted(os.listdir(part))
+        if other := _not_ours(part, names, begun):
+            raise UsageError(f"{part}: holds {first_five(other)}, which would be lost; move it away")
+        for name in names:
+            (part / name).unlink()
+
+
+def _close(held: list[int]) -> None:
+    while held:
+        os.close(held.pop())
+
+
+def _drop(part: Path, begun: Collection[str]) -> None:
+    """Remove it, unless another process holds it or somebody keeps something else there."""
+    with contextlib.suppress(OSError, DiskError), alone(part):
+        if not _not_ours(part, os.listdir(part), begun):
+            shutil.rmtree(part, ignore_errors=True)
 
 
 def _take_the_place(part: Path, folder: Path) -> None:
@@ -80,10 +115,12 @@ def _take_the_place(part: Path, folder: Path) -> None:
             return
         if os.path.lexists(old):
             raise UsageError(f"{old}: is in the way, {folder.name} would be moved there for a moment; move it away")
-        folder.rename(old)
         try:
+            folder.rename(old)
             part.rename(folder)
+            shutil.rmtree(old)
         except BaseException:
-            old.rename(folder)
+            if not os.path.lexists(folder):
+                old.rename(folder)
+            shutil.rmtree(old, ignore_errors=True)
             raise
-        shutil.rmtree(old)

@@ -1,14 +1,18 @@
 """A folder is one run's at a time, files that are no dump's are never touched, and a full disk loses nothing whole."""
 
+import os
+import shutil
 import subprocess
 
 import pytest
 
+from gpt2ln import folder as module
 from gpt2ln.errors import DiskError, NotFound, UsageError
 from gpt2ln.folder import check_folder, held_bytes
 
 from .disks import mounted
 from .dumps import begin, contents, fill, names, whole
+from .interrupts import everywhere
 
 # whose files they are
 
@@ -125,3 +129,14 @@ def test_a_disk_that_fills_up_later_keeps_what_is_whole(tmp_path):
 def test_a_disk_that_may_only_be_read(tmp_path):
     with mounted(tmp_path / "disk", "ro") as read_only, pytest.raises(DiskError, match="Read-only file system"):
         begin(read_only / "d")
+
+
+def test_ctrl_c_wherever_it_comes_at_the_beginning(tmp_path):
+    """A folder that began goes on with --resume; what did not begin is not there."""
+    begun = []
+    for _ in everywhere(lambda: begun.append(begin(tmp_path / "d")), module):
+        if (tmp_path / "d").exists():
+            assert names(tmp_path / "d") == ["manifest.json.part"]
+            shutil.rmtree(tmp_path / "d")
+    begun[0].abandon()
+    assert os.listdir(tmp_path) == []

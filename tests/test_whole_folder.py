@@ -1,13 +1,17 @@
 """A folder at one stroke: whole or not there, and nothing in it is lost that was not written here."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
+from gpt2ln import disk, whole
 from gpt2ln.disk import lock
 from gpt2ln.errors import DiskError, NotFound, UsageError
-from gpt2ln.whole import whole_folder
+from gpt2ln.whole import whole_file, whole_folder
+
+from .interrupts import everywhere
 
 
 def filled(folder: Path, text: str = "new", **how) -> None:
@@ -137,3 +141,57 @@ def test_the_third_name_is_taken(old):
         filled(old, force=True)
     assert held(old) == OLD
     assert sorted(os.listdir(old.parent)) == ["f", "f.old"]
+
+
+# Ctrl-C at every place
+
+
+def test_ctrl_c_wherever_it_comes_leaves_nothing(tmp_path):
+    for _ in everywhere(lambda: filled(tmp_path / "f"), whole, disk):
+        left = os.listdir(tmp_path)
+        assert left == [] or (left == ["f"] and held(tmp_path / "f") == NEW)
+        shutil.rmtree(tmp_path / "f", ignore_errors=True)
+    assert held(tmp_path / "f") == NEW
+
+
+def test_ctrl_c_wherever_it_comes_leaves_the_old_one_or_the_new_one(old):
+    for _ in everywhere(lambda: filled(old, force=True), whole, disk):
+        assert os.listdir(old.parent) == ["f"]
+        assert held(old) in (OLD, NEW)
+        shutil.rmtree(old)
+        old.mkdir()
+        (old / "a").write_text("old")
+    assert held(old) == NEW
+
+
+def test_ctrl_c_wherever_it_comes_and_a_file(tmp_path):
+    def write():
+        with whole_file(tmp_path / "f") as file:
+            file.write(b"new")
+
+    for _ in everywhere(write, whole, disk):
+        assert os.listdir(tmp_path) in ([], ["f"])
+        (tmp_path / "f").unlink(missing_ok=True)
+    assert (tmp_path / "f").read_bytes() == b"new"
+    (tmp_path / "f.part").write_bytes(b"what a killed run has left")
+    write()
+    assert (tmp_path / "f").read_bytes() == b"new"
+
+
+def test_ctrl_c_while_another_writes(tmp_path):
+    with whole_folder(tmp_path / "f", ["a"]) as part, whole_file(tmp_path / "g"):
+        for begin in (lambda: filled(tmp_path / "f"), lambda: one(tmp_path / "g")):
+            for _ in everywhere(lambda begin=begin: refused(begin), whole, disk):
+                assert sorted(os.listdir(tmp_path)) == ["f.part", "g.part"]
+        (part / "a").write_text("first")
+    assert held(tmp_path / "f") == {"a": "first"}
+
+
+def one(path: Path) -> None:
+    with whole_file(path):
+        raise AssertionError("two at once")
+
+
+def refused(begin) -> None:
+    with pytest.raises(DiskError, match="locked"):
+        begin()
