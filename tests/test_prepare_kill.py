@@ -26,16 +26,16 @@ def names(kept: Path) -> list[str]:
     return sorted(path.name for path in kept.glob("*"))
 
 
-def is_whole(kept: Path) -> None:
-    found = gpt2ln.load("demo", cache_dir=kept).prepared
+def is_whole(T, kept: Path) -> None:
+    found = gpt2ln.load(T, cache_dir=kept).prepared
     check(found)
     assert names(kept) == [found.folder.name]
 
 
-def test_ctrl_c(tmp_path, cli):
+def test_ctrl_c(tmp_path, T):
     for attempt in ("a", "b", "c"):  # one that falls into a callback of TensorFlow is lost, and the work goes on
         kept = tmp_path / attempt
-        with Run(["prepare", "demo", "--cache-dir", kept]) as run:
+        with Run(["prepare", T, "--cache-dir", kept]) as run:
             run.until(lambda kept=kept: len(begun(kept)) > 2)
             run.process.send_signal(signal.SIGINT)
             ran = run.end()
@@ -46,34 +46,34 @@ def test_ctrl_c(tmp_path, cli):
     assert names(kept) == []
 
 
-def test_kill_9(tmp_path, cli):
+def test_kill_9(tmp_path, cli, T):
     """What is left is no engine, and makes room for the next one."""
     kept = tmp_path / "c"
-    with Run(["prepare", "demo", "--cache-dir", kept]) as run:
+    with Run(["prepare", T, "--cache-dir", kept]) as run:
         run.until(lambda: len(begun(kept)) > 2)
         run.process.send_signal(signal.SIGKILL)
         assert run.end().status == -signal.SIGKILL
     (left,) = names(kept)
     assert left.endswith(".part")
-    assert gpt2ln.load("demo", cache_dir=kept).prepared.state == "none"
-    argv = ("-m", "demo", "generate", "To be", "--length", 5, "--seed", 1, "--cache-dir", kept)
+    assert gpt2ln.load(T, cache_dir=kept).prepared.state == "none"
+    argv = ("-m", T, "generate", "ab", "--length", 5, "--seed", 1, "--cache-dir", kept)
     assert done(cli(*argv)) == done(cli(*argv, "--engine", "exact"))
     refused(cli(*argv, "--engine", "fast"), 3, "no prepared engine of this checkpoint in ")
-    done(cli("prepare", "demo", "--cache-dir", kept))
-    is_whole(kept)
+    done(cli("prepare", T, "--cache-dir", kept))
+    is_whole(T, kept)
 
 
-def test_two_at_once(tmp_path, cli):
+def test_two_at_once(tmp_path, cli, T):
     """The second is told, and harms nothing."""
     kept = tmp_path / "c"
-    with Run(["prepare", "demo", "--cache-dir", kept]) as first:
+    with Run(["prepare", T, "--cache-dir", kept]) as first:
         first.until(lambda: len(begun(kept)) > 2)
         (part,) = kept.iterdir()
         words = f"{part}: locked, another process writes it; wait for it to end"
-        refused(cli("prepare", "demo", "--cache-dir", kept), 7, words)
-        refused(cli("prepare", "demo", "--cache-dir", kept, "--force"), 7, words)
+        refused(cli("prepare", T, "--cache-dir", kept), 7, words)
+        refused(cli("prepare", T, "--cache-dir", kept, "--force"), 7, words)
         assert first.end().status == 0
-    is_whole(kept)
+    is_whole(T, kept)
 
 
 def test_generation_needs_no_tensorflow(engines):
