@@ -7,6 +7,7 @@ many rows at once, is LiteRT's.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -15,11 +16,11 @@ import numpy as np
 from .checkpoint import Bundle
 from .errors import NonFinite
 from .litert import Part
-from .prompt import CHUNK
 from .spec import HParams
 
 SMALLEST = 128  # positions a cache has room for at first; the room doubles when it is full
 ROWS = 126  # of a product at once: small, since each part keeps the memory it needs; a multiple of what kernels take
+ABREAST = 128  # of them at once: more compute what no row may see, fewer read keys and values more often
 ALONE = 16  # tokens of a prompt from which their attention is computed at once
 HUGE = 1e18  # above it a variance may be infinite; LiteRT makes the largest finite number of an infinite one
 
@@ -142,13 +143,13 @@ class Fast:
         return np.stack(rows).reshape(len(c), -1)
 
     def _attend_at_once(self, c: np.ndarray, kv: np.ndarray, begin: int) -> np.ndarray:
-        """c: [n, 3C] -> [n, C], CHUNK rows at a time: half of the scores lie above the diagonal"""
+        """c: [n, 3C] -> [n, C], ABREAST rows at a time: most of what lies above the diagonal is never computed"""
         q = self._extended(c, kv, begin) * self._scale
         out = np.empty((len(c), *q.shape[::2]), np.float32)  # [n, H, D]
-        for start in range(0, len(c), CHUNK):
-            stop = min(start + CHUNK, len(c))
+        for start in range(0, len(c), ABREAST):
+            stop = min(start + ABREAST, len(c))
             k, v = kv[:, :, : begin + stop]
-            hidden = 1e10 * (1 - np.tri(stop - start, begin + stop, begin + start, dtype=np.float32)[None])
+            hidden = _hidden(stop - start, begin + stop)
             out[start:stop] = self._attend(q=q[:, start:stop], k=k, v=v, hidden=hidden).transpose(1, 0, 2)
         return out.reshape(len(c), -1)
 
@@ -170,6 +171,12 @@ class Fast:
             f"{where}: NaN, Inf or a value past {HUGE:g} in the forward pass of {longest} tokens, expected finite;"
             " --engine exact names the first tap; look at the weights: gpt2ln inspect --stats"
         )
+
+
+@lru_cache(maxsize=8)  # of a prompt of 1,024 tokens: each layer needs them all
+def _hidden(n: int, S: int) -> np.ndarray:
+    """-> [1, n, S]: 1e10 where the last n of S positions may not look, in their future"""
+    return 1e10 * (1 - np.tri(n, S, S - n, dtype=np.float32)[None])
 
 
 def _pieced(part: Part, **inputs: np.ndarray) -> np.ndarray:

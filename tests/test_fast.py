@@ -14,7 +14,7 @@ from gpt2ln.checkpoint import load as arrays
 from gpt2ln.convert import convert, recipes
 from gpt2ln.distance import BOUND
 from gpt2ln.errors import NonFinite
-from gpt2ln.fast import ALONE, ROWS, SMALLEST, Cache, Fast
+from gpt2ln.fast import ABREAST, ALONE, ROWS, SMALLEST, Cache, Fast
 from gpt2ln.generate import TOGETHER, generate
 from gpt2ln.prompt import CHUNK, Prompt
 from gpt2ln.sample import Sampling
@@ -62,7 +62,7 @@ def bits(engine, tokens, before=()):
     return np.stack(rows), cache
 
 
-@pytest.mark.parametrize("length", [1, 2, ALONE - 1, ALONE, ROWS, ROWS + 1, CHUNK, CHUNK + 1, LONG, 999])
+@pytest.mark.parametrize("length", [1, 2, ALONE - 1, ALONE, ROWS, ROWS + 1, ABREAST, ABREAST + 1, LONG, 999])
 def test_a_prompt_is_what_exact_makes_of_it(deep, ids, length):
     found, cache = deep.engine.prefill(ids[:length])
     right, other = deep.exact.prefill(ids[:length])
