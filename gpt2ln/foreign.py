@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from . import aliases
+from . import aliases, marks
 from .checkpoint import Entry
 from .errors import BadInput, Damaged, first_five, printable
 from .provenance import BESIDE
@@ -19,7 +19,7 @@ from .spec import HParams
 from .taps import all_taps
 from .tensors import Npz, SafeTensors, readable, values
 
-IDS = ("tokens", "input_ids", "ids", "token_ids")
+_AGAIN = "write it again"
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _HEADS_FIRST = ("attentions", "past_key_values", "hook_pattern", "hook_attn_scores")
 _HIDDEN = np.float32(-1e10)  # what our scores hold where a position lies in the future
@@ -33,7 +33,7 @@ class Found:
     dtypes: dict[str, str] = field(default_factory=dict)
     orders: dict[str, str] = field(default_factory=dict)
     either: dict[str, tuple[str, str]] = field(default_factory=dict)
-    ids: np.ndarray | None = None
+    marks: dict[str, tuple[str, np.ndarray]] = field(default_factory=dict)  # by kind: of what is no tap
     notes: list[str] = field(default_factory=list)
     left_out: int = 0
     named: dict[str, str] = field(default_factory=dict)  # tap -> its name in the file
@@ -77,7 +77,7 @@ def opened(path: Path) -> Npz | SafeTensors | Folder:
     if path.suffix == ".npz":
         return Npz(path)
     if path.suffix == ".safetensors":
-        return SafeTensors(path, [path])
+        return SafeTensors(path, [path], again=_AGAIN)
     if path.suffix == ".npy":
         names = {path.stem: _entry(path, path.stem)}
         return Folder(path.parent, names)
@@ -91,7 +91,7 @@ def _folder(path: Path) -> SafeTensors | Folder:
     if npy and safe:
         raise BadInput(f"{path}: holds {len(npy)} .npy and {len(safe)} .safetensors files; expected one kind")
     if safe:
-        return SafeTensors(path, safe)
+        return SafeTensors(path, safe, again=_AGAIN)
     if not npy:
         raise BadInput(f"{path}: holds no dump, no .npy and no .safetensors; name a file in it if there is one")
     names = {one.relative_to(path).with_suffix("").as_posix(): one for one in npy}
@@ -119,9 +119,9 @@ def taps_of(path: Path, hparams: HParams | None) -> Found:
     n_layer = hparams.n_layer if hparams else aliases.layers([*names, *_stacked_names(file.entries)])
     ours = {tap.name for tap in all_taps(hparams or HParams(1, 1, 1, 1, n_layer))}
     left: list[str] = []
+    found.marks = _marks(file)
     for name, entry in file.entries.items():
-        if name in IDS:
-            found.ids = _ids(file, entry)
+        if name in marks.KINDS:
             continue
         try:
             takers = list(_takers(name, entry, n_layer, ours))
@@ -148,19 +148,27 @@ def taps_of(path: Path, hparams: HParams | None) -> Found:
     return found
 
 
-def _ids(file, entry: Entry) -> np.ndarray:
-    x = _values(file, entry, ids=True)
-    if x.dtype.kind not in "iu" or x.ndim not in (1, 2) or not x.size:
-        raise BadInput(
-            f"{file.where}: {entry.name} is {x.dtype.name} {list(x.shape)}, expected token ids [T] or [B, T]"
-        )
-    return x
+def _marks(file) -> dict[str, tuple[str, np.ndarray]]:
+    """What says how texts lie; BadInput, with all that is wrong, where an array does not, or two differ."""
+    found: dict[str, tuple[str, np.ndarray]] = {}
+    bad: list[str] = []
+    for name in (name for name in file.entries if name in marks.KINDS):
+        x, kind = _values(file, file.entries[name], any_=True), marks.KINDS[name]
+        if why := marks.wrong(name, x):
+            bad.append(why)
+        elif kind in found and not np.array_equal(*(np.atleast_2d(y) for y in (x, found[kind][1]))):
+            bad.append(f"{found[kind][0]} and {name} differ, expected one of them")
+        else:
+            found.setdefault(kind, (name, x))
+    if bad:
+        raise BadInput(f"{file.where}: {first_five(bad, '; ')}")
+    return found
 
 
-def _values(file, entry: Entry, *, ids: bool = False) -> np.ndarray:
+def _values(file, entry: Entry, *, any_: bool = False) -> np.ndarray:
     if "O" in entry.dtype:
         raise BadInput(_pickled(file.where, entry.name))
-    if not readable(entry) or not (ids or entry.dtype in _FLOATS):
+    if not readable(entry) or not (any_ or entry.dtype in _FLOATS):
         raise BadInput(f"{file.where}: {entry.name} is {entry.dtype}, expected {', '.join(_FLOATS)}")
     if not all(entry.shape):
         raise BadInput(f"{file.where}: {entry.name} is {list(entry.shape)}, which holds nothing")
@@ -280,6 +288,8 @@ def _mapped(found: Found) -> list[str]:
 
 def _left(name: str, n_layer: int) -> str:
     """Why it is no tap, where that is known."""
+    if name == "mask":
+        return "mask (one that tells padding is attention_mask)"
     for spelt in aliases.spellings(name):
         for scheme in aliases.SCHEMES:
             if what := aliases.near(scheme, n_layer).get(spelt):

@@ -5,7 +5,7 @@ shapes say is taken together, over all taps of a file: a layout is used where it
 refused rather than read as one of them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,53 +48,67 @@ def sizes_of(hparams: HParams | None, tap: str) -> dict[str, int]:
     return {"H": hparams.n_head, "D": hparams.head_dim, "C": C}
 
 
-def _fit(layout: str, shape: tuple[int, ...], sizes: Mapping[str, int]) -> Laid | None:
+def _fit(layout: str, shape: tuple[int, ...], sizes: Mapping[str, int], keys: Container[int] | None) -> Laid | None:
     letters = layout.split()
     if len(letters) != len(shape):
         return None
     bound = {"1": 1, **sizes}
     for letter, size in zip(letters, shape, strict=True):
-        if bound.setdefault("T" if letter == "S" else letter, size) != size:
+        if letter == "S" and keys is not None:
+            if size not in keys:
+                return None
+        elif bound.setdefault("T" if letter == "S" else letter, size) != size:
             return None
     return Laid(layout, bound.get("B", 1), bound["T"])
 
 
-def _fits(tap: str, shape: tuple[int, ...], hparams: HParams | None) -> list[Laid]:
+def _fits(tap: str, shape: tuple[int, ...], hparams: HParams | None, keys: Container[int] | None) -> list[Laid]:
     sizes = sizes_of(hparams, tap)
-    found = [_fit(layout, shape, sizes) for layout in _LAYOUTS[_kind(tap)]]
+    found = [_fit(layout, shape, sizes, keys) for layout in _LAYOUTS[_kind(tap)]]
     if _kind(tap) == "heads" and hparams is None:  # into how many is not known
         found = [laid for laid in found if laid and "H" in laid.layout]
     return [laid for laid in found if laid]
 
 
-def _wanted(tap: str, hparams: HParams | None) -> str:
+def _wanted(tap: str, hparams: HParams | None, keys: Container[int] | None) -> str:
     """Our shape of a tap, for people."""
-    if hparams is None:
-        return _LAYOUTS[_kind(tap)][0].replace(" ", ", ")
-    shapes = {known.name: known.shape for known in all_taps(hparams)}
-    return ", ".join(["T", *map(str, shapes[tap])])
+    axes = _LAYOUTS[_kind(tap)][0].split()
+    if hparams is not None:
+        axes = ["T", *(str(size) for known in all_taps(hparams) if known.name == tap for size in known.shape)]
+    if is_attention(tap) and keys is not None:
+        sizes = f"{keys.start} or more" if isinstance(keys, range) else " or ".join(map(str, sorted(keys)))
+        axes = ["rows", axes[1], sizes]
+    return ", ".join(axes)
+
+
+def is_attention(tap: str) -> bool:
+    """Whether its last axis is one of keys."""
+    return _kind(tap) == "attention"
 
 
 def settle(
     shapes: Mapping[str, tuple[int, ...]],
     hparams: HParams | None,
-    where: str,
     *,
     lengths: tuple[int, int] | None = None,
+    stated: str = "token ids",
+    keys: Container[int] | None = None,
     orders: Mapping[str, str] | None = None,
 ) -> dict[str, Laid]:
     """Tap -> its layout.  BadInput, with all that is wrong, where one fits none or two.
 
-    lengths: texts and positions, where they are known from token ids.  orders: tap -> "T H" or "H T", where its name
-    says how it lies.
+    lengths: texts and positions, where they are known from what is called stated.  keys: how many there may be, None
+    for as many as positions.  orders: tap -> "T H" or "H T", where its name says how it lies.
     """
-    fitting = {tap: _fits(tap, shape, hparams) for tap, shape in shapes.items()}
+    fitting = {tap: _fits(tap, shape, hparams, keys) for tap, shape in shapes.items()}
     if bad := [
-        f"{tap} is {list(shapes[tap])}, expected [{_wanted(tap, hparams)}]" for tap in fitting if not fitting[tap]
+        f"{tap} is {list(shapes[tap])}, expected [{_wanted(tap, hparams, keys)}]" for tap in fitting if not fitting[tap]
     ]:
-        raise BadInput(f"{where}: {first_five(bad, '; ')}")
-    B, T = _common(fitting, shapes, where, lengths)
+        raise BadInput(first_five(bad, "; "))
+    B, T = _common(fitting, shapes, lengths, stated)
     fitting = {tap: _of(laid, tap, B, T) for tap, laid in fitting.items()}
+    if bad := [f"{tap} {list(shapes[tap])}" for tap in fitting if not fitting[tap]]:  # wpe/out alone has no say above
+        raise BadInput(f"{first_five(bad)}, expected {B} x {T} positions, as the others have")
     fitting = {tap: _ordered(laid, (orders or {}).get(tap, "")) for tap, laid in fitting.items()}
     heads_first = {"H T" in laid[0].layout for tap, laid in fitting.items() if len(laid) == 1 and "H" in laid[0].layout}
     if len(heads_first) == 1:
@@ -102,10 +116,9 @@ def settle(
         fitting = {tap: _ordered(laid, "H T" if first else "T H") for tap, laid in fitting.items()}
     if open_ := [tap for tap, laid in fitting.items() if not _alike(laid, shapes[tap])]:
         tap, laid = open_[0], fitting[open_[0]]
+        avoid = "take a text of a length" if keys is None else "save a number of rows"
         ways = " and ".join(f"[{one.layout.replace(' ', ', ')}]" for one in laid)
-        raise BadInput(
-            f"{where}: {tap} {list(shapes[tap])} fits {ways}; take a text of a length other than the number of heads"
-        )
+        raise BadInput(f"{tap} {list(shapes[tap])} fits {ways}; {avoid} other than the number of heads")
     return {tap: laid[0] for tap, laid in fitting.items()}
 
 
@@ -118,7 +131,7 @@ def _of(laid: list[Laid], tap: str, B: int, T: int) -> list[Laid]:
     return [one for one in laid if one.T == T and (one.B == B or (tap == "wpe/out" and one.B == 1))]
 
 
-def _common(fitting, shapes, where: str, lengths: tuple[int, int] | None) -> tuple[int, int]:
+def _common(fitting, shapes, lengths: tuple[int, int] | None, stated: str) -> tuple[int, int]:
     """How many texts of how many positions all taps agree on."""
     sets = {
         tap: {(one.B, one.T) for one in laid} for tap, laid in fitting.items() if tap != "wpe/out" or len(fitting) == 1
@@ -128,14 +141,14 @@ def _common(fitting, shapes, where: str, lengths: tuple[int, int] | None) -> tup
         common &= {lengths}
     if not common:
         said = [f"{tap} {list(shapes[tap])}" for tap in _apart(sets)]
-        ids = "" if lengths is None else f"token ids are {lengths[0]} x {lengths[1]}, "
-        raise BadInput(f"{where}: {ids}{first_five(said)}: not the same positions in all")
+        ids = "" if lengths is None else f"{stated}: {lengths[0]} x {lengths[1]}, "
+        raise BadInput(f"{ids}{first_five(said)}: not the same positions in all")
     fewest = min(B for B, _ in common)
     lengths_left = sorted({T for B, T in common if fewest == B})
     if len(lengths_left) > 1:
         tap = next(tap for tap in sets if len({T for _, T in sets[tap]}) > 1)
         ways = " or ".join(map(str, lengths_left))
-        raise BadInput(f"{where}: {tap} {list(shapes[tap])} may be {ways} positions; add token ids, as tokens [T]")
+        raise BadInput(f"{tap} {list(shapes[tap])} may be {ways} positions; add token ids, as tokens [T]")
     return fewest, lengths_left[0]
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from . import layouts
 from .aliases import every_layer
 from .errors import BadInput, Damaged, NotFound, first_five
+from .extents import Extent, extents, said, spread
 from .foreign import Found, arrays_of, taps_of
 from .provenance import BESIDE
 from .replay import files as sealed_files
@@ -26,7 +27,8 @@ from .taps import WIDEST, all_taps
 class Document:
     """One text.  taps: [rows, ...] each.  rows: their positions.  ids: of the whole text, if they are known.
 
-    either: an array under a name that stands for one of two taps -> those taps.
+    either: an array under a name that stands for one of two taps -> those taps.  some: ids of its rows, where those of
+    the text need not be all.  open: T is the least that it can be.
     """
 
     T: int
@@ -35,6 +37,8 @@ class Document:
     ids: tuple[int, ...] | None = None
     spelt: tuple[bytes, ...] | None = None
     either: Mapping[tuple[str, str], np.ndarray] = field(default_factory=dict)
+    some: tuple[int, ...] | None = None
+    open: bool = False
 
     @property
     def whole(self) -> bool:
@@ -137,7 +141,7 @@ def _misshapen(arrays: Mapping[str, np.ndarray], hparams: HParams | None) -> str
             continue
         axes = shapes.get(name, x.shape[1:])
         right = tuple(max(x.shape[-1], longest) if axis == "T" else axis for axis in axes)
-        wide = x.ndim == 3 and x.shape[-1] >= longest if _is_attention(name) else True
+        wide = x.ndim == 3 and x.shape[-1] >= longest if layouts.is_attention(name) else True
         if x.dtype.kind != "f" or x.shape[1:] != right or not wide:
             return f"{name} is {x.dtype} {list(x.shape)}, expected floats, [{', '.join(map(str, ['rows', *axes]))}]"
     return None
@@ -152,14 +156,10 @@ def _documents(arrays: Mapping[str, np.ndarray]) -> list[Document]:
     for first, last in pairwise(ptr):
         start, end = np.searchsorted(rows, [first, last])
         taps = {name: x[start:end] for name, x in arrays.items() if name not in BESIDE}
-        taps = {name: x[..., : last - first] if _is_attention(name) else x for name, x in taps.items()}
+        taps = {name: x[..., : last - first] if layouts.is_attention(name) else x for name, x in taps.items()}
         own = None if spelt is None else tuple(spelt[first:last])
         out.append(Document(last - first, rows[start:end] - first, taps, tuple(ids[first:last]), own))
     return out
-
-
-def _is_attention(name: str) -> bool:
-    return name.endswith(("attn/scores", "attn/probs"))
 
 
 def _spelt(arrays: Mapping[str, np.ndarray]) -> list[bytes] | None:
@@ -174,23 +174,32 @@ def _spelt(arrays: Mapping[str, np.ndarray]) -> list[bytes] | None:
 
 def _foreign(path: Path, hparams: HParams | None) -> Reading:
     found: Found = taps_of(path, hparams)
-    lengths = None
-    if found.ids is not None:
-        lengths = found.ids.shape if found.ids.ndim == 2 else (1, len(found.ids))
-    shapes = {name: x.shape for name, x in found.arrays.items()}
-    laid = layouts.settle(shapes, hparams, str(path), lengths=lengths, orders=found.orders)
+    try:
+        held = spread(found.marks)
+        shapes = {name: x.shape for name, x in found.arrays.items()}
+        laid = layouts.settle(
+            shapes, hparams, lengths=held.grid, stated=held.stated, keys=held.keys, orders=found.orders
+        )
+        grid = max(one.B for one in laid.values()), next(iter(laid.values())).T
+        widest = max((shape[-1] for name, shape in shapes.items() if layouts.is_attention(name)), default=0)
+        each = extents(held, grid, widest)
+    except BadInput as cause:
+        raise BadInput(f"{path}: {cause}") from None
     n_head = hparams.n_head if hparams else None
     texts = {name: layouts.brought(x, laid[name], n_head, name) for name, x in found.arrays.items()}
-    B, T = max(one.B for one in laid.values()), next(iter(laid.values())).T
-    ids = None if found.ids is None else found.ids.reshape(B, T).tolist()
-    documents = []
-    for n in range(B):
-        taps = {name: each[n % len(each)] for name, each in texts.items()}
-        either = {found.either[name]: taps.pop(name) for name in found.either}
-        own = None if ids is None else tuple(ids[n])
-        documents.append(Document(T, np.arange(T), taps, own, None, either))
-    notes = (*found.notes, *_moved(laid, B))
+    documents = [_document(extent, texts, found.either) for extent in each]
+    notes = (*found.notes, *_moved(laid, grid[0]), *said(held, each, grid))
     return Reading(str(path), tuple(documents), None, notes, found.dtypes, found.left_out)
+
+
+def _document(extent: Extent, texts: Mapping[str, list[np.ndarray]], open_names: Mapping) -> Document:
+    """What one text has of the arrays of all."""
+    taps = {
+        name: extent.cut(each[extent.at % len(each)], attention=layouts.is_attention(name))
+        for name, each in texts.items()
+    }
+    either = {pair: taps.pop(name) for name, pair in open_names.items()}
+    return Document(extent.T, extent.rows, taps, extent.ids, None, either, extent.some, extent.open)
 
 
 def _moved(laid: Mapping[str, layouts.Laid], B: int) -> list[str]:

@@ -85,13 +85,14 @@ class SafeTensors:
     where: Path
     paths: Sequence[Path]
     promised: frozenset[str] | set[str] = frozenset()  # by the index of several
+    again: str = "fetch it again"  # what to do about a damaged one
     kind: str = field(default="safetensors", init=False)
 
     @cached_property
     def entries(self) -> dict[str, Entry]:
         found: dict[str, Entry] = {}
         for shard, path in enumerate(self.paths):
-            for entry in _listed(path, shard):
+            for entry in _listed(path, shard, self.again):
                 if entry.name in found:
                     raise Damaged(f"{self.where}: {entry.name} is in two of its files")
                 found[entry.name] = entry
@@ -122,7 +123,7 @@ class SafeTensors:
         given_back(self._map(entry.shard), entry) if entry.size else None
 
 
-def _listed(path: Path, shard: int) -> list[Entry]:
+def _listed(path: Path, shard: int, again: str) -> list[Entry]:
     """The header, which the library has found sound; offsets in the file, which it does not tell."""
     from safetensors import SafetensorError, safe_open
 
@@ -133,7 +134,7 @@ def _listed(path: Path, shard: int) -> list[Entry]:
             length = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(length))
         except (SafetensorError, ValueError, OSError) as cause:
-            raise Damaged(f"{path}: no whole safetensors file ({cause}); fetch it again") from None
+            raise Damaged(f"{path}: no whole safetensors file ({cause}); {again}") from None
     header.pop("__metadata__", None)
     entries = []
     for name, tensor in header.items():

@@ -160,7 +160,7 @@ def test_shapes_that_fit_nothing(small, taps, file):
         read(file(bad), small.hparams)
     with pytest.raises(BadInput, match=r"h0/in \[3, 8\], h1/in \[7, 8\]: not the same positions in all"):
         read(file({"h0/in": bad["h0/in"], "h1/in": taps["h1/in"]}), small.hparams)
-    with pytest.raises(BadInput, match=r"token ids are 1 x 5, h1/in \[7, 8\]: not the same positions"):
+    with pytest.raises(BadInput, match=r"token ids: 1 x 5, h1/in \[7, 8\]: not the same positions"):
         read(file({"h1/in": taps["h1/in"], "tokens": np.array(IDS[:5])}), small.hparams)
     with pytest.raises(BadInput, match=r"hidden_states: \[2, 1, 7, 8\], expected 3 in front: this model has 2 blocks"):
         read(file({"hidden_states": np.zeros((2, 1, 7, 8), "f4")}), small.hparams)

@@ -25,7 +25,9 @@ def command(g, a, b, backend, against, rtol, atol, everything, form):
     Of a tap that differs, "here" says that B's own inputs do not give what B got, "before" that they do.
 
     A is taken to be right.  Each is a dump, or npz, npy, safetensors of another program, under our names or those of
-    TransformerLens or Hugging Face; docs/porting.md shows how to write one.  With the model of A at hand (-m) the
+    TransformerLens or Hugging Face; docs/porting.md shows how to write one.  Texts may be padded (attention_mask or
+    lengths beside them), packed (doc_ptr or cu_seqlens), or some of their positions alone (positions, position_ids or
+    rows): what is no token is cut away, and a note says so.  With the model of A at hand (-m) the
     noise of float32 is known at each tap, and tells rounding from a bug; else a limit does.
 
     With --backend there is no B: what the model computes now stands for A, and the dump is asked about.
@@ -117,7 +119,13 @@ def _check_ids(sides, model, *, insist: bool) -> None:
         if model.hparams.n_ctx < document.T:
             raise BadInput(f"{document.T} tokens, expected 1..{model.hparams.n_ctx} of {model.place.name}")
     if insist and all(document.ids is None for one in sides for document in one.documents):
-        raise BadInput("no side holds token ids; save them as tokens [T], or pass --against none")
+        some = any(document.some for one in sides for document in one.documents)
+        held = (
+            "token ids are those of some rows alone; save the whole text"
+            if some
+            else "no side holds token ids; save them"
+        )
+        raise BadInput(f"{held} as tokens [T], or pass --against none")
 
 
 def _anew(g, model, given, backend: str):
