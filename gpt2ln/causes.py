@@ -9,35 +9,33 @@ before it, too small to be seen there: then the pass is computed from the token 
 import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
 
+from . import rowwise
+from .case import EMBEDDINGS, ULP, Case, Taps, rms, seen, size
 from .evidence import (
     HALVES,
-    ULP,
-    Case,
-    Taps,
     constant,
     epsilons,
     epsilons_behind,
+    from_sums,
     in_one_pass,
     longer,
     narrow,
-    rms,
-    seen,
-    size,
+    positions,
+    scales,
 )
 from .hypothesis import Hypothesis
 from .reference import Missing, Reference, hidden
 from .rewritings import REWRITINGS
 from .spec import HParams
-from .wrong_blocks import WRONG_BLOCKS, blocks_exchanged
+from .wrong_blocks import WRONG_BLOCKS, blocks_exchanged, cache_late
 from .wrong_norms import WRONG_NORMS, scales_reused
 
 FITS = 0.01  # of a difference is left at most by its cause
-EMBEDDINGS = ("wte/out", "wpe/out", "embed", "h0/in")
 ENOUGH = 128  # positions, where the difference shows there: a pass over a thousand needs gigabytes
 SHOWN = 3  # causes that are named, if more fit
 
@@ -79,7 +77,7 @@ def likely(
     """
     case = Case(a, b, first, hparams, ids, weights, noise.get(first, 0.0))
     with np.errstate(all="ignore"):
-        return (_causes(case.beginning(ENOUGH)) if _shows_early(case) else []) or _causes(case)
+        return _causes([case.beginning(ENOUGH)] * _shows_early(case) + [case])
 
 
 def _shows_early(case: Case) -> bool:
@@ -90,11 +88,21 @@ def _shows_early(case: Case) -> bool:
     return beginning.left(beginning.a, case.first) > 16 * beginning.rounding
 
 
-def _causes(case: Case) -> list[Cause]:
-    if mask := _mask(case):
+def _causes(texts: Sequence[Case]) -> list[Cause]:
+    """Of the beginning of a text, if that is enough, and of all of it."""
+    if mask := next(filter(None, map(_mask, texts)), None):
         return [mask]
-    where, fits = next(((one, fits) for one in _places(case) if (fits := list(_fitting(one)))), (case, []))
-    return _shown(case, fits) or [fit.cause for fit in _ranked(where, fits)][:SHOWN]
+    for text, place in _places(texts):
+        if fits := list(_fitting(place)):
+            if place.rows is None and (shown := _shown(text, fits)):
+                return shown
+            return [_worded(fit.cause, place) for fit in _ranked(place, fits)][:SHOWN]
+    return next((shown for text in texts if (shown := _shown(text, []))), [])
+
+
+def _worded(cause: Cause, case: Case) -> Cause:
+    """With the rows, if it is a mistake in some alone."""
+    return cause if case.rows is None else replace(cause, says=f"in {rowwise.named(case.rows)} alone: {cause.says}")
 
 
 def prepended(a: Taps, b: Taps, *, hparams: HParams, ids: Sequence[int], weights: Taps) -> Cause | None:
@@ -128,15 +136,24 @@ def _mask(case: Case) -> Cause | None:
     return Cause("mask value", says, case.first, 1.0, same)
 
 
-def _places(case: Case) -> Iterator[Case]:
-    """Where to look: at the tap itself, at those before it, and then at all that leads to it."""
+def _places(texts: Sequence[Case]) -> Iterator[tuple[Case, Case]]:
+    """(text, where to look): at what goes wrong by itself, in every row or in some, and at all that leads to it."""
+    yield from ((text, place) for text in texts for place in _wrong_by_themselves(text))
+    for place in _wrong_by_themselves(texts[-1]):
+        yield from ((texts[-1], one) for one in rowwise.cases(place))
+    for text in texts:
+        case = text
+        for scope in (f"{text.first.rpartition('/')[0]}/", ""):
+            less = case.without(scope)
+            if len(less.given) < len(case.given):
+                yield text, less
+                case = less
+
+
+def _wrong_by_themselves(case: Case) -> Iterator[Case]:
+    """The tap itself, and those before it."""
     yield case
     yield from (case.at(name) for name in case.given if name in case.b and _goes_wrong(case, name))
-    for scope in (f"{case.first.rpartition('/')[0]}/", ""):
-        less = case.without(scope)
-        if len(less.given) < len(case.given):
-            yield less
-            case = less
 
 
 def _goes_wrong(case: Case, name: str) -> bool:
@@ -151,7 +168,10 @@ def _goes_wrong(case: Case, name: str) -> bool:
 
 
 def _hypotheses(case: Case) -> Iterator[Hypothesis]:
-    yield from chain(epsilons(case), WRONG_NORMS, WRONG_BLOCKS, REWRITINGS)
+    yield from chain(epsilons(case), scales(case), from_sums(case), WRONG_NORMS, positions(case))
+    yield from chain(WRONG_BLOCKS, REWRITINGS)
+    if case.rows is not None and not case.rows[0]:
+        yield cache_late(int(case.rows.argmax()))
     for layer in case.blocks:
         yield from blocks_exchanged(case.hparams, layer)
     with contextlib.suppress(Missing):
@@ -169,18 +189,22 @@ def _fitting(case: Case) -> Iterator[_Fit]:
     if not before > 3 * case.rounding:  # B does here what it should, or has NaN
         return
     for hypothesis in _hypotheses(case):
+        if case.rows is not None and hypothesis.everywhere:
+            continue
         for form in hypothesis.forms:
             try:
                 taps = case.run(form)
                 left = case.left(taps, case.first)
             except (Missing, ValueError):  # a weight is not there, or of a shape that does not allow it
                 continue
-            if left <= max(FITS * before, 2 * case.rounding) and left < before / 2:
+            close = left <= max(FITS * before, 2 * case.rounding) and left < before / 2
+            alike = left <= size(case.b[case.first]) / 10 or case.first.endswith("/mean")  # a mean may be 0 by chance
+            if close and alike and (case.rows is None or rowwise.fits(case, taps, FITS)):
                 says, harmless = hypothesis.says, hypothesis.harmless
                 cause = Cause(hypothesis.name, says, case.first, 1 - (left / before) ** 2, harmless)
                 later = _later(case, case.a if hypothesis.renamed else taps)
                 yield _Fit(cause, left, later, not _as_before(case, taps))
-    cut = longer(case) if case.first in EMBEDDINGS or not case.given else None
+    cut = longer(case) if case.rows is None and (case.first in EMBEDDINGS or not case.given) else None
     if cut and (left := case.left(cut, case.first)) <= FITS * before:
         says = "the numbers are those of the text after <|endoftext|>, whose row was cut off"
         yield _Fit(Cause("hidden BOS", says, case.first, 1 - (left / before) ** 2), left, _later(case, cut))

@@ -1,166 +1,23 @@
-"""One difference between two dumps: what B put into the operation that differs, and what its numbers show by
-themselves, such as the epsilon that fits them, a variance in one pass, or fewer bits than float32 has.
+"""What the numbers of a difference show by themselves: the epsilon that fits them, the constant that wte is multiplied
+by, the rows of wpe that were taken, a variance in one pass, or fewer bits than float32 has.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterator
 
 import numpy as np
 
-from .hypothesis import Formulas, Hypothesis, wrong
-from .reference import Missing, Reference, kind
-from .spec import EPSILON, HParams
-from .taps import all_taps, norm_scopes
-from .wrong_norms import EPSILONS, epsilon
+from .case import EMBEDDINGS, LEAST, ULP, Case, rms, rows_of
+from .hypothesis import Hypothesis, wrong
+from .reference import FORMULAS, Missing, Reference, kind
+from .spec import EPSILON
+from .wrong_norms import EPSILONS, POST_NORM, epsilon, wte_scaled
 
-Taps = Mapping[str, np.ndarray]
-ULP = 2.0**-24  # half a step of float32, relative
-LEAST = -1e5  # scores below it are hidden, and all alike
-AHEAD = 12  # taps after the first, to tell apart what that one cannot
 BIASED = ("ln/out", "attn/q", "attn/k", "attn/v", "attn/out", "mlp/fc", "mlp/out")
 LARGEST = 0.1  # epsilon that anybody would write
 ROUNDINGS = 8  # that a row's own epsilon may be off by, each of 8 half steps
-ROOM = 1.2e9  # bytes of weights kept in float64; those of 124M take a gigabyte
 ONE_PASS = 16  # roundings of mean(x^2) by which a variance in one pass may be off
 HALVES = {"float16": 2.0**-11, "bfloat16": 2.0**-8}  # half a step of each, relative
-
-
-class Case:
-    """The first tap that differs, in one text.  A is right, B is asked about; positions first.
-
-    given: what B held before it, which agrees with A.  noise: rms of float32's own error at that tap.
-    """
-
-    def __init__(self, a: Taps, b: Taps, first: str, hparams: HParams, ids: Sequence[int], weights: Taps, noise: float):
-        self.a, self.b, self.first, self.hparams, self.ids = a, b, first, hparams, tuple(ids)
-        self.weights, self.noise = (
-            weights if isinstance(weights, Widened) else Widened(weights or weights_shown(a)),
-            noise,
-        )
-        names = [tap.name for tap in all_taps(hparams)]
-        before, after = names[: names.index(first)], names[names.index(first) + 1 :]
-        self.given = {name: b[name] for name in before if name in b} | self._thirds()
-        self.ahead = [name for name in after if name in b][:AHEAD]
-
-    def _thirds(self) -> dict[str, np.ndarray]:
-        """Without weights: what A shows of c_attn, in the block of the first tap."""
-        at = f"{self.first.partition('/')[0]}/attn"
-        known = f"model/{at}/c_attn/w" in self.weights or not self.first.startswith(f"{at}/")
-        if known or any(f"{at}/{leaf}" not in self.a for leaf in "qkv"):
-            return {}
-        return {f"{at}/c_attn": np.concatenate([_rows(self.a[f"{at}/{leaf}"]) for leaf in "qkv"], -1)}
-
-    def beginning(self, T: int) -> "Case":
-        """The same at the first T positions."""
-        a, b = ({name: cut(x, name, T) for name, x in taps.items()} for taps in (self.a, self.b))
-        return Case(a, b, self.first, self.hparams, self.ids[:T], self.weights, self.noise)
-
-    def at(self, name: str) -> "Case":
-        """The same, asked about a tap before."""
-        return Case(self.a, self.b, name, self.hparams, self.ids, self.weights, 0.0)
-
-    def without(self, scope: str) -> "Case":
-        """Nothing given below that scope: for what is too small to be seen there, before it adds up."""
-        other = Case(self.a, self.b, self.first, self.hparams, self.ids, self.weights, self.noise)
-        other.given = {name: x for name, x in self.given.items() if not name.startswith(scope)}
-        return other
-
-    def run(self, formulas: Formulas | None = None) -> Reference:
-        return Reference(self.hparams, self.ids, self.weights, given=self.given, formulas=formulas)
-
-    @cached_property
-    def right(self) -> Reference:
-        return self.run()
-
-    @property
-    def norm(self) -> str | None:
-        """The norm that the first tap is of."""
-        scope = self.first.rpartition("/")[0]
-        return scope if scope in norm_scopes(self.hparams) else None
-
-    @property
-    def layer(self) -> int | None:
-        block = self.first.partition("/")[0]
-        return int(block[1:]) if block.startswith("h") else None
-
-    @property
-    def blocks(self) -> list[int]:
-        """The block of the first tap, and the one before where that made it."""
-        last = self.hparams.n_layer - 1
-        if self.layer is None:
-            return [last] if self.first == "logits" or self.norm else []
-        return [self.layer] + [self.layer - 1] * (self.first.endswith("/in") and self.layer > 0)
-
-    def left(self, taps: Taps, name: str) -> float:
-        """rms of what B holds, less what is expected; where that is NaN nothing is known."""
-        expected = seen(taps[name], name)
-        return rms((seen(self.b[name], name) - expected)[~np.isnan(expected)])
-
-    @cached_property
-    def rounding(self) -> float:
-        """rms that the first tap may be off by in float32."""
-        return max(self.noise, ULP * size(self.b[self.first]))
-
-
-class Widened(Mapping[str, np.ndarray]):
-    """Weights in float64, which are asked for again and again; kept while there is room."""
-
-    def __init__(self, weights: Taps):
-        self._weights, self._kept, self._room = weights, {}, ROOM
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        if name in self._kept:
-            return self._kept[name]
-        w = np.asarray(self._weights[name], np.float64)
-        if w.nbytes <= self._room:
-            self._kept[name], self._room = w, self._room - w.nbytes
-        return w
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._weights)
-
-    def __len__(self) -> int:
-        return len(self._weights)
-
-
-def seen(x: np.ndarray, name: str) -> np.ndarray:
-    """float64; hidden scores all alike, whatever the mask."""
-    x = np.asarray(x, np.float64)
-    return np.maximum(x, LEAST) if name.endswith("/scores") else x
-
-
-def cut(x: np.ndarray, name: str, T: int) -> np.ndarray:
-    """The first T positions of a tap."""
-    return x[:T, ..., :T] if name.endswith(("/scores", "/probs")) else x[:T]
-
-
-def rms(x: np.ndarray) -> float:
-    return float(np.sqrt(np.mean(np.square(x)))) if x.size else 0.0
-
-
-def size(x: np.ndarray) -> float:
-    """rms, hidden scores apart."""
-    x = np.asarray(x, np.float64)
-    return rms(x[x > LEAST])
-
-
-def _rows(x: np.ndarray) -> np.ndarray:
-    return x.reshape(len(x), -1)
-
-
-def weights_shown(a: Taps) -> dict[str, np.ndarray]:
-    """What a dump shows of the weights: wpe at its positions, and g and b of a norm with its norm and out."""
-    found = {}
-    if "wpe/out" in a:
-        found["model/wpe"] = np.concatenate([a["wpe/out"], np.full_like(a["wpe/out"][:1], np.nan)])
-    for name in a:
-        at = name.removesuffix("/norm")
-        if name.endswith("/norm") and f"{at}/out" in a and len(a[name]) > 2:
-            n, out = (np.asarray(a[f"{at}/{leaf}"], np.float64) for leaf in ("norm", "out"))
-            centred = n - n.mean(0)
-            g = (centred * out).sum(0) / np.square(centred).sum(0)
-            found |= {f"model/{at}/g": g, f"model/{at}/b": out.mean(0) - g * n.mean(0)}
-    return found
+LOOKED_UP = ("wte/out", "wpe/out")
 
 
 def epsilons(case: Case) -> Iterator[Hypothesis]:
@@ -169,9 +26,12 @@ def epsilons(case: Case) -> Iterator[Hypothesis]:
         r = _rstd(case)
     except Missing:
         return
-    if r is None or len(r) < 3:
+    if r is None:
         return
-    each, slack = 1 / r**2 - _rows(case.right[f"{case.norm}/var"])[:, 0], 8 * ULP / r**2
+    r, var = r[case.asked], rows_of(case.right[f"{case.norm}/var"])[case.asked, 0]
+    if len(r) < 3:
+        return
+    each, slack = 1 / r**2 - var, 8 * ULP / r**2
     each, slack = each[np.isfinite(each)], slack[np.isfinite(each)]
     if not np.isfinite(slack).all() or not np.sum(slack**-2) > 0:
         return
@@ -191,13 +51,72 @@ def epsilons_behind(case: Case) -> Iterator[Hypothesis]:
         return
     value = EPSILON
     for _ in range(4):
-        here, there = (_rows(case.run(epsilon(x).forms[0])[case.first]) for x in (value, 1.01 * value))
-        slope, off = (there - here) / (0.01 * value), _rows(np.asarray(case.b[case.first], np.float64)) - here
+        here, there = (rows_of(case.run(epsilon(x).forms[0])[case.first]) for x in (value, 1.01 * value))
+        slope, off = (there - here) / (0.01 * value), rows_of(np.asarray(case.b[case.first], np.float64)) - here
         if not np.square(slope).sum() > 0:
             return
         value = max(value + float((slope * off).sum() / np.square(slope).sum()), value / 10)
     if value <= LARGEST:
         yield epsilon(float(f"{value:.2g}"))
+
+
+def scales(case: Case) -> Iterator[Hypothesis]:
+    """The constant that wte is multiplied by, where what differs is made of wte (least squares)."""
+    if (shown := _embedding(case, "wte/out")) is None or case.first == "wpe/out":
+        return
+    x, y = (x[case.asked] for x in shown)
+    value = float((x * y).sum() / np.square(x).sum()) if x.any() else np.nan
+    if np.isfinite(value):
+        yield wte_scaled(case.hparams, value)
+
+
+def positions(case: Case) -> Iterator[Hypothesis]:
+    """The row of wpe that each position got, where they are all shifted by the same, or all one."""
+    if (shown := _embedding(case, "wpe/out")) is None or case.first == "wte/out" or "model/wpe" not in case.weights:
+        return
+    w, rows = case.right.weight("wpe"), np.arange(len(case.ids))
+    taken = _nearest(w, shown[1][case.asked])
+    by = np.unique(taken - case.asked)
+    if len(by) == 1 and abs(by[0]) > 1:
+        says = f"position t gets row t {'+' if by[0] > 0 else '-'} {abs(by[0])} of wpe"
+        yield wrong("wpe shifted", says, *_rows_of_wpe(np.clip(rows + by[0], 0, len(w) - 1)))
+    elif len(taken) > 1 and (taken == taken[0]).all():
+        says = f"every position gets row {taken[0]} of wpe"
+        yield wrong("wpe stuck", says, *_rows_of_wpe(np.full_like(rows, taken[0])))
+
+
+def _nearest(w: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """[n]: which row of w each row is nearest to; those of w that are NaN are none."""
+    far = np.square(w).sum(-1) - 2 * rows @ np.nan_to_num(w).T
+    return np.where(np.isnan(far), np.inf, far).argmin(-1)
+
+
+def _rows_of_wpe(rows: np.ndarray) -> Iterator[dict]:
+    def wpe(t, at):
+        return t.weight("wpe")[rows]
+
+    yield {"wpe/out": wpe}
+    yield {"embed": lambda t, at: t["wte/out"] + wpe(t, at)}
+
+
+def _embedding(case: Case, name: str) -> tuple[np.ndarray, np.ndarray] | None:
+    """What `name` is in A, and what it would be in B if all else were right."""
+    if case.first not in EMBEDDINGS:
+        return None
+    try:
+        x, off = case.right.computed(name), np.asarray(case.b[case.first], np.float64) - case.right[case.first]
+    except (Missing, ValueError):
+        return None
+    return x, x + off
+
+
+def from_sums(case: Case) -> Iterator[Hypothesis]:
+    """Post-norm, told by the sum that B itself reports behind the norm: attention need not be computed."""
+    block = case.first.partition("/")[0]
+    held = [case.b.get(f"{block}/{leaf}") for leaf in ("in", "attn/out")]
+    if case.norm == f"{block}/ln_1" and not any(x is None for x in held):
+        total = np.add(*held, dtype=np.float64)
+        yield wrong(*POST_NORM, {"ln/x": lambda t, at: total if at == case.norm else FORMULAS["ln/x"](t, at)})
 
 
 def _rstd(case: Case) -> np.ndarray | None:
@@ -258,7 +177,10 @@ def bits(x: np.ndarray) -> str | None:
 
 def narrow(case: Case) -> str | None:
     """The narrower format that B's values fit into, from the first that differs on, and A's do not."""
-    found = {bits(case.b[name]) for name in [case.first, *case.ahead]}
+    names = [case.first, *case.ahead]
+    if all(name in LOOKED_UP for name in names):  # what is only looked up shows no arithmetic
+        return None
+    found = {bits(case.b[name]) for name in names}
     (one,) = found if len(found) == 1 else (None,)
     return None if one is None or one == bits(case.a[case.first]) else one
 
@@ -267,7 +189,7 @@ def constant(case: Case) -> bool:
     """Whether B is off by the same in every row, as with another bias or none."""
     if kind(case.first) not in BIASED:
         return False
-    off = _rows(np.asarray(case.b[case.first], np.float64) - np.asarray(case.a[case.first], np.float64))
+    off = rows_of(np.asarray(case.b[case.first], np.float64) - np.asarray(case.a[case.first], np.float64))
     return len(off) > 2 and rms(off - off.mean(0)) <= 16 * case.rounding < rms(off)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .reference import Formula
+from .reference import FORMULAS, Formula, Reference
 
 Formulas = Mapping[str, Formula]
 
@@ -19,6 +19,7 @@ class Hypothesis:
     """name: short and stable; says: one line for people; forms: each a set of formulas that would do it.
 
     harmless: the same model, written down otherwise.  renamed: only what is reported differs, what follows is right.
+    everywhere: it reads what we compute later, so it cannot hold in some rows alone.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Hypothesis:
     forms: tuple[Formulas, ...]
     harmless: bool = False
     renamed: bool = False
+    everywhere: bool = False
 
 
 def wrong(name: str, says: str, *forms: Formulas) -> Hypothesis:
@@ -35,6 +37,19 @@ def wrong(name: str, says: str, *forms: Formulas) -> Hypothesis:
 def rewritten(name: str, says: str, *forms: Formulas, renamed: bool = False) -> Hypothesis:
     """The same model."""
     return Hypothesis(name, says, forms, harmless=True, renamed=renamed)
+
+
+def in_rows(formulas: Formulas, rows: np.ndarray) -> Formulas:
+    """The same formulas in these rows alone, and ours in the others.  rows: [T] of bool"""
+    return {kind: _either(formula, FORMULAS[kind], rows) for kind, formula in formulas.items()}
+
+
+def _either(wrong: Formula, right: Formula, rows: np.ndarray) -> Formula:
+    def formula(t: Reference, at: str) -> np.ndarray:
+        x = right(t, at)
+        return np.where(rows.reshape(-1, *[1] * (x.ndim - 1)), wrong(t, at), x)
+
+    return formula
 
 
 class Moved(Mapping[str, np.ndarray]):

@@ -1,7 +1,7 @@
 """What ports do otherwise in attention and MLP: thirds, heads, scale, mask, matrices, GELU."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import permutations
 
 import numpy as np
@@ -92,6 +92,41 @@ def _masks() -> Iterator[Hypothesis]:
     yield wrong("softmax over queries", "probs sum to 1 over the queries, expected over the keys", queries)
 
 
+def _cache() -> Iterator[Hypothesis]:
+    """One row of the cache that is written too late, as each token sees it."""
+
+    def before(x):
+        return np.concatenate([x[:1], x[:-1]])
+
+    def scores(t, at):
+        q, k = (t[f"{at}/{leaf}"] for leaf in "qk")
+        w, own = FORMULAS["attn/scores"](t, at).copy(), np.arange(len(t.ids))
+        w[own, :, own] = (q * before(k)).sum(-1) / math.sqrt(t.hparams.head_dim)
+        return w
+
+    def z(t, at):
+        probs, v = (t[f"{at}/{leaf}"] for leaf in ("probs", "v"))
+        own = np.arange(len(v))
+        a = heads(t, at) + probs[own, :, own][..., None] * (before(v) - v)
+        return a.reshape(len(v), -1)
+
+    says = "each position sees the key and the value of the one before in place of its own"
+    yield wrong("cache one step late", says, {"attn/scores": scores, "attn/z": z})
+
+
+def cache_late(start: int) -> Hypothesis:
+    """Keys and values of the positions from `start` on lie one further than they should; that of `start` is empty."""
+
+    def late(x):
+        return np.concatenate([x[:start], 0 * x[:1], x[start:-1]])
+
+    def with_late(leaf, kind):
+        return {kind: lambda t, at: FORMULAS[kind](_Lent(t, t.weights, {f"{at}/{leaf}": late(t[f"{at}/{leaf}"])}), at)}
+
+    says = f"keys and values lie one place too far, and place {start} is empty"
+    return wrong("cache one place too far", says, with_late("k", "attn/scores") | with_late("v", "attn/z"))
+
+
 class _Linear:
     """Taps as a formula sees them, with another conv1d."""
 
@@ -163,14 +198,14 @@ def _moved(layer: int, other: int) -> Formulas:
 
 
 class _Lent(Reference):
-    """Taps of a pass, with the weights of another."""
+    """Taps of a pass, with the weights of another, or some of its taps."""
 
-    def __init__(self, t: Reference, weights: Moved):
+    def __init__(self, t: Reference, weights: Mapping[str, np.ndarray], taps: Mapping[str, np.ndarray] | None = None):
         super().__init__(t.hparams, t.ids, weights)
-        self._t = t
+        self._t, self._taps = t, taps or {}
 
     def __getitem__(self, tap: str) -> np.ndarray:
-        return self._t[tap]
+        return self._taps[tap] if tap in self._taps else self._t[tap]
 
 
 WRONG_BLOCKS: Sequence[Hypothesis] = (
@@ -178,6 +213,7 @@ WRONG_BLOCKS: Sequence[Hypothesis] = (
     *_heads(),
     *_scales(),
     *_masks(),
+    *_cache(),
     *_linears(),
     *_gelus(),
     *_unembedding(),

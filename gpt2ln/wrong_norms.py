@@ -6,10 +6,13 @@ import numpy as np
 
 from .hypothesis import Formulas, Hypothesis, wrong
 from .reference import FORMULAS, Formula, Reference, input_of
-from .spec import EPSILON
+from .spec import EPSILON, HParams
 from .taps import norm_scopes
 
 EPSILONS = (1e-12, 1e-8, 1e-7, 1e-6, 1e-4, 1e-3, 1e-2, 0.0)  # those in use; of equals the likeliest first
+
+
+POST_NORM = ("post-norm", "each norm comes after its addition, expected before attention and MLP")
 
 
 def epsilon(value: float) -> Hypothesis:
@@ -114,7 +117,7 @@ def _order() -> Iterator[Hypothesis]:
         "out": lambda t, at: t[f"{at}/ln_2/out"],
     }
     yield from _skips()
-    yield wrong("post-norm", "each norm comes after its addition, expected before attention and MLP", post)
+    yield Hypothesis(*POST_NORM, (post,), everywhere=True)
     parallel = {"ln/x": lambda t, at: t[at.replace("ln_2", "in") if at.endswith("ln_2") else input_of(at, t.hparams)]}
     yield wrong("parallel block", "ln_2 reads the input of the block, expected mid", parallel)
     normed = {
@@ -154,6 +157,16 @@ def _embeddings() -> Iterator[Hypothesis]:
     yield wrong("wpe missing", "no positions are added", {"embed": lambda t, at: t["wte/out"]}, nothing)
     scaled = {"wte/out": lambda t, at: FORMULAS["wte/out"](t, at) * np.sqrt(t.hparams.n_embd)}
     yield wrong("wte scaled", "wte is multiplied by sqrt(C)", scaled)
+
+
+def wte_scaled(hparams: HParams, value: float) -> Hypothesis:
+    """By a constant, named where it is a usual one."""
+    root = float(np.sqrt(hparams.n_embd))
+    usual = [(word, x) for word, x in (("sqrt(C) = ", root), ("1 / sqrt(C) = ", 1 / root)) if abs(value - x) < 1e-4 * x]
+    word, value = usual[0] if usual else ("", value)
+    scaled = {"wte/out": lambda t, at: FORMULAS["wte/out"](t, at) * value}
+    unseen = {"embed": lambda t, at: t["wte/out"] * value + t["wpe/out"]}
+    return wrong("wte scaled", f"wte is multiplied by {word}{value:.6g}", scaled, unseen)
 
 
 WRONG_NORMS: Sequence[Hypothesis] = (

@@ -165,15 +165,45 @@ def fewer_bits(bits):
     return less
 
 
+def in_rows(rows, wrong, right):
+    """A function of [.., T, ...] in these rows alone; what a norm gives is a dictionary."""
+
+    def pick(x, y, axis):
+        return np.where(rows.reshape(-1, *[1] * (x.ndim - 1 - axis)), x, y)
+
+    def either(x, *more):
+        y, z = wrong(x, *more), right(x, *more)
+        return {k: pick(y[k], z[k], 0) for k in y} if isinstance(y, dict) else pick(y, z, y.ndim - 2)
+
+    return either
+
+
+def seen_by(cache, x, y, axis):
+    """[H, T, n] @ [H, n, m], each row with what a cache holds for it; axis: of y, along which the positions lie."""
+    if cache is None:
+        return x @ y
+    held = cache(y if axis == 1 else y.swapaxes(1, 2))
+    held = held if axis == 1 else [h.swapaxes(1, 2) for h in held]
+    return np.concatenate([x[:, t : t + 1] @ h for t, h in enumerate(held)], 1)
+
+
 def run(
     weights, ids, n_head, *, norm=layer_norm, gelu=tanh_gelu, order=(0, 1, 2), interleaved=False, split=split,
     merge=merge, scale=None, mask=put_mask(-1e10), softmax=softmax, turned=None, no_bias=None, wpe_at=0, wte_scale=1.0,
     residual=True, parallel=False, post=False, ends="once", r=same, factor=same, layers=None, reuse=None, head=None,
+    later=None, cache=None,
 ):  # fmt: skip
     """r: applied to the result of every operation; factor: to both sides of every product.
 
     turned, no_bias: the end of the name of a conv1d; layers: whose weights each block has; reuse: norm -> whose rstd.
+    later: rows in which alone norm, gelu, mask, scale and wpe_at are what is said; cache: keys or values [H, T, D] ->
+    for each row those that it sees.
     """
+    if later is not None:
+        later = later[: len(ids)]
+        norm, gelu, mask = (
+            in_rows(later, *f) for f in ((norm, layer_norm), (gelu, tanh_gelu), (mask, put_mask(-1e10)))
+        )
     w = {k.removeprefix("model/"): r(np.asarray(v, F).reshape(v.shape[-2:])) for k, v in weights.items()}
     L, T, seen = 1 + max(int(k[1:].split("/")[0]) for k in w if k[0] == "h"), len(ids), {}
     if layers:
@@ -208,10 +238,13 @@ def run(
         else:
             thirds = np.split(c, 3, -1)
             q, k, v = (split(thirds[n], n_head) for n in order)
-        by = F(1 / math.sqrt(q.shape[-1])) if scale is None else F(scale(q.shape[-1], q.shape[-1] * n_head, layer))
-        s = mask(r(r(factor(q) @ factor(k).swapaxes(1, 2)) * by))
+        right = by = F(1 / math.sqrt(q.shape[-1]))
+        if scale is not None:
+            by = F(scale(q.shape[-1], q.shape[-1] * n_head, layer))
+            by = by if later is None else np.where(later, by, right)[:, None]
+        s = mask(r(r(seen_by(cache, factor(q), factor(k).swapaxes(1, 2), 2)) * by))
         p = r(softmax(s))
-        z = merge(r(factor(p) @ factor(v)))
+        z = merge(r(seen_by(cache, factor(p), factor(v), 1)))
         see(at, **{n: x.swapaxes(0, 1) for n, x in dict(q=q, k=k, v=v, scores=s, probs=p).items()}, z=z)
         out = linear(z, f"{at}/c_proj")
         see(at, out=out)
@@ -227,7 +260,10 @@ def run(
     def add(x, y):
         return r(x + y) if residual else y
 
-    wte, wpe = w["wte"][list(ids)] * F(wte_scale), w["wpe"][np.clip(np.arange(T) + wpe_at, 0, len(w["wpe"]) - 1)]
+    at = np.arange(T)
+    got = at + wpe_at if isinstance(wpe_at, int) else wpe_at(at)
+    got = np.clip(got if later is None else np.where(later, got, at), 0, len(w["wpe"]) - 1)
+    wte, wpe = w["wte"][list(ids)] * F(wte_scale), w["wpe"][got]
     x = r(wte + wpe)
     see("", **{"wte/out": wte, "wpe/out": wpe, "embed": x})
     for i in range(L):

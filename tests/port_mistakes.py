@@ -89,6 +89,54 @@ MISTAKES = (
     _port("bfloat16 arithmetic", r=p.fewer_bits(7)),
     _port("float16 weights", weights=lambda w: {k: half(v) for k, v in w.items()}),
 )
+PROMPT = 9  # tokens; those after it are read one by one
+LATER = np.arange(64) >= PROMPT
+
+
+def _later(name, what="", **switches) -> Port:
+    """The switches in the rows after the prompt alone."""
+    return Port(name, what, {"later": LATER, **switches})
+
+
+def _cache(slots):
+    """Keys and values where row t finds them: slots(t) -> for each slot the row that it holds, -1 for none."""
+
+    def cache(x):
+        T = x.shape[1]
+        empty = np.concatenate([x, 0 * x[:, :1]], 1)
+        return [empty[:, slots(t, T)] if t >= PROMPT else x for t in range(T)]
+
+    return cache
+
+
+def _one_late(t, T):
+    """The slot of the newest token still holds the one before."""
+    slots = np.arange(T)
+    slots[t] = t - 1
+    return slots
+
+
+def _one_far(t, T):
+    """What is read after the prompt is put one slot too far."""
+    slots = np.arange(T)
+    slots[PROMPT:] = [-1, *slots[PROMPT:-1]]
+    return slots
+
+
+AFTER_PROMPT = (
+    _later("wpe off by one", "one too far", wpe_at=1),
+    _later("wpe off by one", "one too near", wpe_at=-1),
+    _later("wpe shifted", "counted from 0", wpe_at=-PROMPT),
+    _later("wpe stuck", wpe_at=lambda t: 0 * t),
+    _later("mask off by one", "does not see itself", mask=p.near_mask(0)),
+    _later("epsilon 0.001", norm=p.epsilon(1e-3)),
+    _later("epsilon 3e-05", "of no known project", norm=p.epsilon(3e-5)),
+    _later("Bessel", norm=p.bessel),
+    _later("erf GELU", gelu=p.erf_gelu),
+    _later("scale missing", scale=lambda D, C, layer: 1),
+    _port("cache one step late", cache=_cache(_one_late)),
+    _port("cache one place too far", cache=_cache(_one_far)),
+)
 HARMLESS = (
     _port("mask value", "-1e4", mask=p.put_mask(-1e4)),
     _port("folded gain", weights=p.folded),
