@@ -157,9 +157,17 @@ def score(
 def check_length(ids: Sequence[int], prefix_token: str) -> None:
     if len(ids) > 1:
         return
+    if not ids:
+        raise BadInput("nothing to score: the text is empty")
     if prefix_token == "none":
         raise BadInput("nothing to score: the first token has no context; --prefix-token eot gives it one")
     raise BadInput("nothing to score: no token comes after the prefix")
+
+
+def unscored(scoring: Scoring) -> Scores:
+    """Of a text no token of which has a context: no number, and no document."""
+    nothing = np.zeros(0)
+    return Scores(*[nothing] * 8, totals=Totals(), scoring=scoring)
 
 
 def _pass(engine: "Exact", ids: Sequence[int], one: Pass, scoring: Scoring) -> Weighed:

@@ -52,11 +52,20 @@ CASES = {
 
 @pytest.fixture
 def axes(monkeypatch):
-    """Draw, and look at the four panels as they were when they were saved."""
+    """Draw, and look at the four panels as they were when they were saved: at that size, and laid out.
+
+    The canvas of a figure without a window has a `draw` that does nothing.
+    """
 
     def draw(stats) -> list:
         kept = []
-        monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: (self.canvas.draw(), kept.append(self)))
+
+        def look(figure, *_, dpi, **__):
+            figure.set_dpi(dpi)
+            figure.draw_without_rendering()
+            kept.append(figure)
+
+        monkeypatch.setattr(Figure, "savefig", look)
         drawn(stats, norms.gains_of(stats), "png")
         return kept[0].axes
 

@@ -72,11 +72,17 @@ CASES = {
 
 @pytest.fixture
 def axes(monkeypatch):
-    """Draw, and look at the four panels as they were when they were saved."""
+    """Draw, and look at the four panels as they were when they were saved: at that size, and laid out."""
 
     def draw(norms) -> list:
         kept = []
-        monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: (self.canvas.draw(), kept.append(self)))
+
+        def look(figure, *_, dpi, **__):
+            figure.set_dpi(dpi)
+            figure.draw_without_rendering()
+            kept.append(figure)
+
+        monkeypatch.setattr(Figure, "savefig", look)
         drawn(norms, "png")
         return kept[0].axes
 

@@ -98,7 +98,8 @@ def test_a_session(tmp_path):
         terminal.interrupt()  # clears the line
         terminal.type("y" + CTRL_A + CTRL_D + "x\r")  # edited: to the front, what stands there deleted, typed anew
         assert terminal.until(ASK).endswith("\nab\n")
-        terminal.type("/set nsamples 1000000\r")
+        terminal.type("/set nsam\t1000000\r")
+        terminal.until("/set nsamples 1000000")
         terminal.until(ASK)
         terminal.type("x\r")
         terminal.until("---\r\n")

@@ -102,6 +102,35 @@ def test_several_documents(cli, T, here):
     assert [next(iter(line)) for line in lines] == ["document", "document", "summary"]
 
 
+def test_what_has_nothing_to_score_ends_no_run(cli, T, here):
+    """Blank lines between paragraphs: a record without numbers, a note, and totals of all the others."""
+    (here / "lines").write_text("abc\n\nx\nthe the\n\n")
+    (here / "two").write_text("abc\nthe the\n")
+    ran = cli("score", "-m", T, "--lines", "lines", "--format", "jsonl", "--per-token")
+    lines = read(done(ran))
+    assert ran.err == "note: nothing to score in 3 of 5 texts (documents 1, 2, 4); totals leave them out\n"
+    assert [line["doc"] for line in lines if "i" in line] == [0, 0, 3, 3]
+    documents = [line["document"] for line in lines if "document" in line]
+    assert [(d["doc"], d["tokens"]) for d in documents] == [(0, 2), (1, 0), (2, 0), (3, 2), (4, 0)]
+    empty = {"bytes": 0, "words": 0, "nats": None, "bits_a_byte": None, "token_perplexity": None}
+    assert documents[1] == {"doc": 1, "tokens": 0, **empty, "word_perplexity": None}
+    assert lines[-1] == read(done(cli("score", "-m", T, "--lines", "two", "--format", "jsonl")))[-1]
+    table = done(cli("score", "-m", T, "--lines", "lines")).splitlines()
+    assert table[2].split() == ["1", "0", "0", "0", "-", "-", "-", "-"]
+    assert table[6].split()[:2] == ["all", "4"]
+
+
+def test_an_empty_text_keeps_its_id_and_a_prefix_gives_one_token_a_context(cli, T, here):
+    (here / "d.jsonl").write_text('{"id": "x", "prompt": ""}\n{"prompt": "a"}\n{"tokens": []}\n')
+    ran = cli("score", "-m", T, "--jsonl", "d.jsonl", "--format", "jsonl", "--prefix-token", "eot")
+    first, second, third, last = read(done(ran))
+    assert (first["document"]["doc_id"], first["document"]["nats"]) == ("x", None)
+    assert [line["document"]["tokens"] for line in (first, second, third)] == [0, 1, 0]
+    assert (last["summary"]["documents"], last["summary"]["tokens"]) == (1, 1)
+    assert ran.err == "note: nothing to score in 2 of 3 texts (documents 0, 2); totals leave them out\n"
+    assert cli("score", "-m", T, "--jsonl", "d.jsonl", "--prefix-token", "eot", "-q").err == ""
+
+
 def test_a_name_of_any_length_stays_in_its_column(cli, T, here):
     (here / "d.jsonl").write_text(
         json.dumps({"id": "n" * 5000, "prompt": "ab"}) + '\n{"id": "\\u001b[2J", "prompt": "ab"}\n'
@@ -163,15 +192,18 @@ def test_into_a_file(cli, T, here):
 
 @pytest.mark.usefixtures("no_weights")
 def test_refusals_before_any_weight_is_read(cli, T, here):
-    (here / "d.jsonl").write_text('{"prompt": "a"}\n{"prompt": "ab"}\n{"tokens": [3]}\n')
-    (here / "e.jsonl").write_text('{"prompt": "ab"}\n{"prompt": ""}\n')
+    (here / "d.jsonl").write_text('{"prompt": ""}\n{"prompt": "a"}\n{"tokens": [3]}\n')
+    (here / "e.jsonl").write_text('{"prompt": ""}\n{"tokens": []}\n')
     (here / "s.txt").write_text("")
     nothing = "nothing to score: the first token has no context"
     for argv, status, said in (
         ([], 2, "score: nothing to read; give a TEXT, --file, --lines, --ids or --jsonl"),
         (["a"], 5, f"{nothing}; --prefix-token eot gives it one"),
-        (["--jsonl", "d.jsonl"], 5, f"{nothing} (documents 0, 2); --prefix-token eot gives it one"),
-        (["--jsonl", "e.jsonl"], 5, "e.jsonl line 2: empty prompt"),
+        (["--jsonl", "d.jsonl"], 5, f"{nothing} (documents 0, 1, 2); --prefix-token eot gives it one"),
+        (["--jsonl", "e.jsonl"], 5, "nothing to score: the text is empty (documents 0, 1)"),
+        (["--lines", "e.jsonl", "--ids", ""], 2, "--lines and --ids: give one of them"),
+        (["-f", "s.txt"], 5, "s.txt: empty prompt"),
+        (["--lines", "s.txt"], 5, "s.txt: empty, expected one text a line"),
         (["", "--prefix-token", "eot"], 5, "nothing to score: no token comes after the prefix"),
         ([""], 5, "prompt: empty prompt"),
         (["--ids", "1 260"], 5, "token id 260 outside 0..259 (item 2)"),

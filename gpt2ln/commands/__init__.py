@@ -15,6 +15,7 @@ import click
 
 from .. import __version__
 from ..errors import Gpt2lnError, printable
+from .signals import Ended, raised
 
 COMMANDS = {
     "generate": "Continue a text.",
@@ -40,6 +41,9 @@ COMMANDS = {
 }
 
 
+ASKED = "_GPT2LN_COMPLETE"  # by a shell, what may come next
+
+
 class LazyGroup(click.Group):
     """Knows its commands by name and imports one only when it is called."""
 
@@ -51,7 +55,11 @@ class LazyGroup(click.Group):
         if name not in COMMANDS:
             return None
         module = importlib.import_module(f".{name.replace('-', '_')}", __package__)
-        return module.command
+        if not os.environ.get(ASKED):
+            return module.command
+        from .offers import offering
+
+        return offering(module.command)
 
     def format_commands(self, ctx, formatter):
         with formatter.section("Commands"):
@@ -93,10 +101,12 @@ def main(argv: list[str] | None = None) -> int:
         return _say(_click_message(error), 2)
     except Gpt2lnError as error:
         return _say(str(error), error.status)
+    except Ended as end:
+        return end.status
     except (KeyboardInterrupt, click.Abort):
         return 130
     except BrokenPipeError:
-        _forget_stdout()
+        _forget(1)
         return 141
     except OSError as error:
         _give_up_stdout()
@@ -112,16 +122,21 @@ def main(argv: list[str] | None = None) -> int:
 def _invoke(argv: list[str]) -> None:
     """What `click.Command.main` does, less its own ideas of exit statuses (1 for a closed pipe)."""
     group = _group()
-    if asked := os.environ.get("_GPT2LN_COMPLETE"):
-        from click.shell_completion import shell_complete
+    if asked := os.environ.get(ASKED):
+        from .offers import offering
+        from .shells import answer
 
-        raise click.exceptions.Exit(shell_complete(group, {}, "gpt2ln", "_GPT2LN_COMPLETE", asked))
+        raise click.exceptions.Exit(answer(offering(group), asked))
     with group.make_context("gpt2ln", list(argv), obj=tuple(argv)) as context:
         group.invoke(context)
 
 
 def _say(message: str, status: int) -> int:
-    click.echo(f"error: {printable(' '.join(message.split()))}", err=True)
+    """A stderr that is full or gone is no reason for another status."""
+    try:
+        click.echo(f"error: {printable(' '.join(message.split()))}", err=True)
+    except OSError:
+        _forget(2)
     return status
 
 
@@ -141,12 +156,12 @@ def _give_up_stdout() -> None:
     try:
         sys.stdout.flush()
     except OSError:
-        _forget_stdout()
+        _forget(1)
 
 
-def _forget_stdout() -> None:
+def _forget(stream: int) -> None:
     """Keep the interpreter from writing to a closed pipe or a full disk once more at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
 
 
 def _buffer_stdout() -> None:
@@ -160,11 +175,16 @@ def _buffer_stdout() -> None:
 
 
 def run() -> None:
-    """The console script."""
+    """A process of its own; called by `__main__`."""
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed by whoever called
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
     _buffer_stdout()
-    sys.exit(main())
+    try:
+        with raised():
+            status = main()
+    except KeyboardInterrupt as end:  # while something was told
+        status = getattr(end, "status", 130)
+    sys.exit(status)

@@ -5,6 +5,7 @@ import sys
 import click
 
 from .options import command
+from .shells import script
 
 WHERE = {
     "bash": "mkdir -p ~/.local/share/bash-completion/completions && gpt2ln completion bash > $_/gpt2ln",
@@ -21,10 +22,6 @@ def command(g, shell):
     Once and for all: write it to where the shell looks for such scripts; on a terminal a note says where that is.  In
     bash for the running shell alone: source <(gpt2ln completion bash)
     """
-    from click.shell_completion import get_completion_class
-
-    group = click.get_current_context().find_root().command
-    script = get_completion_class(shell)(group, {}, "gpt2ln", "_GPT2LN_COMPLETE").source()
-    click.echo(script.strip())
+    click.echo(script(click.get_current_context().find_root().command, shell))
     if sys.stdout.isatty():
         g.note(f"to keep it: {WHERE[shell]}")

@@ -8,10 +8,12 @@ from ..errors import BadInput, Gpt2lnError, NonFinite, UsageError, printable
 from ..prompt import Prompt
 from ..settings import fit
 from .generate import TextWriter, engine_option, make_settings, run, sampling_options
+from .offers import at_prompt
 from .options import Globals, command
 from .prompts import argument
+from .signals import Ended
 from .speculating import Guesses, speculate_options
-from .talking import History, ask, changes, on_terminal, settings_table, shown, stats_table, tap_names
+from .talking import History, ask, changes, on_terminal, settings_table, shown, stats_table, tab_key, tap_names
 
 HELP = """\
 /set NAME VALUE  change a setting, as in /set temperature 0.8; the value default
@@ -33,7 +35,7 @@ def command(g, engine, speculate, guesses, **options):
     """Continue each line you type; the model is loaded once.  Ctrl-D ends.
 
     A line such as /set temperature 0.8 changes a setting, /stats says what the LayerNorms did in the last text; /help
-    lists more.  Prompts go to stderr, text to stdout.
+    lists more, and on a terminal Tab completes them.  Prompts go to stderr, text to stdout.
 
     On a terminal Ctrl-C clears the line, or ends the text that is being written; at a pipe it ends all, with 130.
     """
@@ -46,6 +48,7 @@ def command(g, engine, speculate, guesses, **options):
     if hasattr(sys.stdin, "reconfigure"):  # UTF-8 under every locale, and a line that is not gets its own message
         sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape", newline="\n")
     history = History(g)
+    tab_key(talk.offers)
     while not talk.over:
         try:
             line = ask()
@@ -54,8 +57,8 @@ def command(g, engine, speculate, guesses, **options):
         except EOFError:
             click.echo(err=True)
             return
-        except KeyboardInterrupt:
-            if not on_terminal():
+        except KeyboardInterrupt as end:
+            if isinstance(end, Ended) or not on_terminal():
                 raise
             click.echo(err=True)
         except NonFinite:
@@ -111,6 +114,10 @@ class Talk:
             COMMANDS[word](self, rest)
         else:
             self._continue(line.removeprefix("/"))
+
+    def offers(self, line: str) -> list[str]:
+        """How a line that begins with a / may go on."""
+        return at_prompt(line, {f"/{name}": name in TAKES for name in COMMANDS}, self._params)
 
     def _continue(self, text: str) -> None:
         prompt = Prompt(tuple(self._model.bpe.encode(argument(text))), text)

@@ -40,7 +40,7 @@ def results(path: str | None, force: bool, *, binary: bool = False) -> Iterator[
             f"{part}: exists, left by an interrupted run or used by another; --force overwrites it"
         ) from None
     except BaseException as cause:
-        kept = isinstance(cause, KeyboardInterrupt) and part.stat().st_size
+        kept = isinstance(cause, KeyboardInterrupt) and part.exists() and part.stat().st_size
         if kept:
             click.echo(f"interrupted: what was written is in {part}", err=True)
         else:

@@ -46,10 +46,13 @@ def source_options(function: Callable) -> Callable:
     return function
 
 
-def read_prompts(bpe: Bpe, note: Callable[[str], None], *, text, file, lines, ids, jsonl, prefix_token) -> list[Prompt]:
+def read_prompts(
+    bpe: Bpe, note: Callable[[str], None], *, text, file, lines, ids, jsonl, prefix_token, blank_lines: bool = False
+) -> list[Prompt]:
     """The prompts given, in order; none when no source is named.
 
-    BadInput with the place of a text that is no UTF-8, empty where it may not be, or of an id out of range.
+    blank_lines: an empty text among lines is a prompt without tokens.  BadInput with the place of a text that is no
+    UTF-8, empty where it may not be, or of an id out of range.
     """
     given = {"TEXT": text, "--file": file, "--lines": lines, "--ids": ids, "--jsonl": jsonl}
     named = [name for name, value in given.items() if value is not None]
@@ -67,7 +70,8 @@ def read_prompts(bpe: Bpe, note: Callable[[str], None], *, text, file, lines, id
         records = [("--ids", {"tokens": parse_ids(ids.split())})]
     else:
         records = _records(lines, jsonl)
-    prompts = [_prompt(bpe, where, record, prefix_token == "eot") for where, record in records]
+    may_be_empty = blank_lines and (lines, jsonl) != (None, None)
+    prompts = [_prompt(bpe, where, record, prefix_token == "eot", may_be_empty) for where, record in records]
     if any(EOT_TEXT in (prompt.text or "") for prompt in prompts):
         note(
             f"note: {EOT_TEXT} in a text is plain text, as in the official encoder;"
@@ -76,7 +80,7 @@ def read_prompts(bpe: Bpe, note: Callable[[str], None], *, text, file, lines, id
     return prompts
 
 
-def _prompt(bpe: Bpe, where: str, record: dict, prefix: bool) -> Prompt:
+def _prompt(bpe: Bpe, where: str, record: dict, prefix: bool, may_be_empty: bool) -> Prompt:
     text = record.get("prompt")
     if text is None:
         tokens = record["tokens"]
@@ -85,7 +89,7 @@ def _prompt(bpe: Bpe, where: str, record: dict, prefix: bool) -> Prompt:
             tokens = bpe.encode(text)
         except BadInput as cause:
             raise BadInput(f"{where}: {cause}") from None
-    if not tokens and not prefix:
+    if not tokens and not prefix and not may_be_empty:
         raise BadInput(f"{where}: empty prompt, expected at least one token; --prefix-token eot starts from {EOT_TEXT}")
     try:
         check_ids(tokens, bpe.n_vocab)

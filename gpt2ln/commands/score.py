@@ -33,6 +33,9 @@ def command(g, window, stride, per_token, top, form, output, force, **sources):
     scored, nor are its bytes and words counted, unless --prefix-token eot stands before it.  Later windows begin
     without a prefix.
 
+    With --lines and --jsonl, a text with nothing to score, such as an empty line, has 0 tokens and no other number; a
+    note counts such texts, and the last line leaves them out.
+
     Rank 1 is the likeliest token; of equals the smaller id comes first.  Words are what whitespace parts.
     """
     from ..score import Scoring, Totals
@@ -54,34 +57,40 @@ def command(g, window, stride, per_token, top, form, output, force, **sources):
 
 
 def _documents(g: Globals, model, scoring, sources: dict) -> list[Prompt]:
-    """Texts that can be scored; all that cannot are told of at once."""
+    """Texts, one at least with something to score; where there is none, all are told of at once."""
     from ..score import check_length
 
-    documents = read_prompts(model.bpe, g.note, **sources)
+    documents = read_prompts(model.bpe, g.note, **sources, blank_lines=True)
     if not documents:
         raise UsageError("score: nothing to read; give a TEXT, --file, --lines, --ids or --jsonl")
-    problems = {}
-    for n, document in enumerate(documents):
+    short = [str(n) for n, document in enumerate(documents) if not _scorable(document)]
+    where = f" (documents {first_five(short)})" if len(documents) > 1 else ""
+    if len(short) == len(documents):
         try:
-            check_length(document.ids, scoring.prefix_token)
+            check_length(max(documents, key=lambda d: len(d.ids)).ids, scoring.prefix_token)
         except BadInput as cause:
-            problems[n] = str(cause)
-    if not problems:
-        return documents
-    where = f" (documents {first_five(list(map(str, problems)))})" if len(documents) > 1 else ""
-    what, *more = next(iter(problems.values())).split("; ")
-    raise BadInput("; ".join([what + where, *more]))
+            what, *more = str(cause).split("; ")
+            raise BadInput("; ".join([what + where, *more])) from None
+    if short:
+        g.note(f"note: nothing to score in {len(short)} of {len(documents)} texts{where}; totals leave them out")
+    return documents
+
+
+def _scorable(document: Prompt) -> bool:
+    return len(document.ids) > 1
 
 
 def _scored(g: Globals, model, documents: Sequence[Prompt], scoring) -> Iterator:
     engine = model.exact
     from ..observe import in_order
-    from ..score import score
+    from ..score import score, unscored
 
     todo = sum(one.stop - one.start for d in documents for one in scoring.passes(len(d.ids)))
     with g.progress(todo) as bar:
         how = dict(mapped=in_order, progress=bar.update)
-        yield from score(engine, model.bpe, [d.ids for d in documents], scoring, **how)
+        scored = score(engine, model.bpe, [d.ids for d in documents if _scorable(d)], scoring, **how)
+        for document in documents:
+            yield next(scored) if _scorable(document) else unscored(scoring)
 
 
 def tokens(scores, bpe) -> Iterator[dict]:
@@ -102,8 +111,10 @@ def tokens(scores, bpe) -> Iterator[dict]:
 
 
 def measures(totals) -> dict:
-    """As JSON takes them: null where there is no word to divide by, or a perplexity is past float64."""
-    found = {name: getattr(totals, name) for name in ("tokens", "bytes", "words", "nats")}
+    """As JSON takes them: null where nothing is scored, there is no word to divide by, or a perplexity is past
+    float64."""
+    found = {name: getattr(totals, name) for name in ("tokens", "bytes", "words")}
+    found["nats"] = totals.nats if totals.tokens else None
     for name in ("bits_a_byte", "token_perplexity", "word_perplexity"):
         value = getattr(totals, name)
         found[name] = value if math.isfinite(value) else None
@@ -184,7 +195,8 @@ def _row(token: dict) -> list[str]:
 def _measured(totals) -> list[str]:
     counts = [str(n) for n in (totals.tokens, totals.bytes, totals.words)]
     rest = (totals.bits_a_byte, totals.token_perplexity, totals.word_perplexity)
-    return [*counts, _nats(totals.nats), *("-" if math.isnan(x) else f"{x:.6g}" for x in rest)]
+    nats = _nats(totals.nats) if totals.tokens else "-"
+    return [*counts, nats, *("-" if math.isnan(x) else f"{x:.6g}" for x in rest)]
 
 
 def _nats(x: float) -> str:

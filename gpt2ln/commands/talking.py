@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -45,17 +45,36 @@ def ask() -> str:
     return line.removesuffix("\n").removesuffix("\r")
 
 
+def line_editor():
+    """readline, where it is what reads."""
+    if on_terminal() and sys.stdout.isatty():
+        with contextlib.suppress(ImportError):
+            import readline
+
+            return readline
+    return None
+
+
+def tab_key(offered: Callable[[str], Sequence[str]]) -> None:
+    """Completes what begins with a /; in a text it is a tab.  offered: what the last word of such a line may become."""
+    if (editor := line_editor()) is None:
+        return
+
+    def complete(word: str, n: int) -> str | None:
+        line = editor.get_line_buffer()[: editor.get_endidx()]
+        found = offered(line) if re.match("/(?!/)", line) else [word + "\t"]
+        return found[n] if n < len(found) else None
+
+    editor.set_completer(complete)
+    editor.set_completer_delims(" ")
+    editor.parse_and_bind("bind ^I rl_complete" if "libedit" in (editor.__doc__ or "") else "tab: complete")
+
+
 class History:
     """Lines typed in earlier sessions; kept from a terminal alone, each as soon as it is typed."""
 
     def __init__(self, g: Globals):
-        self._readline, self._path, self._count = None, None, 0
-        if not (on_terminal() and sys.stdout.isatty()):
-            return
-        with contextlib.suppress(ImportError):
-            import readline
-
-            self._readline = readline
+        self._readline, self._path, self._count = line_editor(), None, 0
         if not hasattr(self._readline, "append_history_file") or (path := history_file(os.environ)) is None:
             return
         try:
