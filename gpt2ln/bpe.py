@@ -31,13 +31,6 @@ def _text(path: Path) -> str:
         raise Damaged(f"{path}: not UTF-8 at byte {cause.start}") from None
 
 
-def _as_bytes(word: str, path: Path) -> bytes:
-    try:
-        return bytes(BYTE_OF[c] for c in word)
-    except KeyError as cause:
-        raise Damaged(f"{path}: {word!r} holds {cause.args[0]!r}, which stands for no byte") from None
-
-
 def read_encoder(path: Path) -> dict[str, int]:
     """`encoder.json`: token as written -> id; every id from 0 up exactly once."""
     try:
@@ -57,26 +50,28 @@ def read_encoder(path: Path) -> dict[str, int]:
     return encoder
 
 
-def read_merges(path: Path) -> list[tuple[str, str]]:
+def read_merges(path: Path) -> dict[str, bytes]:
     """`vocab.bpe`: a version line, then one merge a line.  A missing last newline or CRLF loses nothing.
 
+    -> each token as it is written, and its bytes, in the order of ranks: the single bytes, then what each line makes.
     Each half of a merge is a byte or was made by a line before, and no line makes what is there already: a line that
     does, out of its order, gives other ids.
     """
-    merges, made = [], set(BYTE_OF)
+    made = {letter: bytes([byte]) for letter, byte in BYTE_OF.items()}
     for number, line in enumerate(_text(path).split("\n"), start=1):
-        merge = tuple(line.split())
+        merge = line.split()
         if not merge or (number == 1 and line.startswith("#version")):
             continue
         if len(merge) != 2:
             raise Damaged(f"{path}: line {number} has {len(merge)} words, a merge has 2")
-        if unmade := [repr(half) for half in merge if half not in made]:
+        first, second = merge
+        if first not in made or second not in made:
+            unmade = [repr(half) for half in merge if half not in made]
             raise Damaged(f"{path}: line {number} merges {' and '.join(unmade)}, which no line before it makes")
-        if (word := "".join(merge)) in made:
+        if (word := first + second) in made:
             raise Damaged(f"{path}: line {number} makes {word!r} a second time")
-        made.add(word)
-        merges.append(merge)
-    return merges
+        made[word] = made[first] + made[second]
+    return made
 
 
 class Bpe:
@@ -86,23 +81,21 @@ class Bpe:
     """
 
     def __init__(self, encoder_path: Path, merges_path: Path):
-        encoder, merges = read_encoder(encoder_path), read_merges(merges_path)
+        encoder, made = read_encoder(encoder_path), read_merges(merges_path)
         if EOT_TEXT not in encoder:
             raise Damaged(f"{encoder_path}: {EOT_TEXT} has no id")
-        if len(encoder) != len(merges) + 257:
+        if len(encoder) != len(made) + 1:
             raise Damaged(
-                f"{merges_path} has {len(merges)} merges, {encoder_path.name} needs {max(len(encoder) - 257, 0)}"
+                f"{merges_path} has {len(made) - 256} merges, {encoder_path.name} needs {max(len(encoder) - 257, 0)}"
                 f" ({len(encoder)} entries less 256 bytes and {EOT_TEXT}); one of the two is cut short"
             )
-        written = ["".join(pair) for pair in merges]
-        words = [*BYTE_OF, *written]
-        lost = [repr(word) for word in words if word not in encoder]
+        lost = [repr(word) for word in made if word not in encoder]
         if lost:
             raise Damaged(f"{encoder_path}: no id for {first_five(lost)}, which {merges_path.name} needs")
         self.n_vocab, self.eot = len(encoder), encoder[EOT_TEXT]
-        self._id_of_rank = [encoder[word] for word in words]
-        self._bytes_of_rank = [_as_bytes(word, merges_path) for word in words]
-        self.as_usual = self._id_of_rank == list(range(len(words)))
+        self._id_of_rank = [encoder[word] for word in made]
+        self._bytes_of_rank = list(made.values())
+        self.as_usual = self._id_of_rank == list(range(len(made)))
 
     @cached_property
     def _tiktoken(self):

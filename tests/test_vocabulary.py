@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from gpt2ln.bpe import Bpe, read_encoder, read_merges
+from gpt2ln.bpe import BYTE_OF, Bpe, read_encoder, read_merges
 from gpt2ln.errors import Damaged, NotFound
 
 from .test_bpe import CASES, SHA256, read
@@ -129,5 +129,7 @@ def test_official_ids_in_another_order(tmp_path):
 
 
 def test_readers_give_what_is_written(T):
-    assert read_merges(T / "vocab.bpe") == list(MERGES)
+    made = list(read_merges(T / "vocab.bpe").items())
+    assert made[:256] == [(letter, bytes([byte])) for letter, byte in BYTE_OF.items()]
+    assert made[256:] == [("Ġt", b" t"), ("he", b"he"), ("Ġthe", b" the")]
     assert list(read_encoder(T / "encoder.json").values()) == list(range(260))
