@@ -110,6 +110,11 @@ class Case:
         known = ~np.isnan(expected)
         return rms((seen(self.b[name], name) - expected)[known]) if known.any() else np.nan
 
+    def left_in_sight(self, taps: Taps) -> float:
+        """Of scores: rms of B's less what is expected, where neither is hidden."""
+        expected, b = seen(taps[self.first], self.first), seen(self.b[self.first], self.first)
+        return rms((b - expected)[(b > LEAST) & (expected > LEAST)])
+
     def left_by_row(self, taps: Taps) -> np.ndarray:
         """[T]: the same of each row of the first tap; Inf where B hides other scores than it should."""
         expected, b = seen(taps[self.first], self.first), seen(self.b[self.first], self.first)

@@ -180,6 +180,13 @@ def _hypotheses(case: Case) -> Iterator[Hypothesis]:
         yield from scales_reused(here, case.right)
 
 
+def _fits_in_sight(case: Case, taps: Taps) -> bool:
+    """Whether scores fit without those that are hidden, which weigh most."""
+    if not case.first.endswith("/scores"):
+        return True
+    return not case.left_in_sight(taps) > max(FITS * case.left_in_sight(case.right), 2 * case.rounding)
+
+
 def _fitting(case: Case) -> Iterator[_Fit]:
     """Hypotheses that leave next to nothing of the difference."""
     try:
@@ -197,7 +204,7 @@ def _fitting(case: Case) -> Iterator[_Fit]:
                 left = case.left(taps, case.first)
             except (Missing, ValueError):  # a weight is not there, or of a shape that does not allow it
                 continue
-            close = left <= max(FITS * before, 2 * case.rounding) and left < before / 2
+            close = left <= max(FITS * before, 2 * case.rounding) and left < before / 2 and _fits_in_sight(case, taps)
             alike = left <= size(case.b[case.first]) / 10 or case.first.endswith("/mean")  # a mean may be 0 by chance
             if close and alike and (case.rows is None or rowwise.fits(case, taps, FITS)):
                 says, harmless = hypothesis.says, hypothesis.harmless

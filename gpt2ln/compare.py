@@ -66,6 +66,7 @@ class Report:
     argmax: tuple[int, int] | None = None  # tokens whose most likely next one is the same, of how many
     referred: bool = False
     also: tuple[Cause, ...] = ()  # of taps behind the first that went wrong by themselves, of each kind the first
+    texts: tuple[int, ...] = ()  # which ones differ
     off: tuple[str, float] | None = None  # where A itself is not what the model computes, and how many times the noise
 
     @property
@@ -99,9 +100,11 @@ def compare(a: Reading, b: Reading, by: Measure) -> Report:
         held = [f"{letter} holds {first_five(one.taps)}" for letter, one in (("A", a), ("B", b))]
         raise BadInput(f"no tap is in both: {'; '.join(held)}")
     pairs = [_Pair(n, x, y, a, b, by) for n, (x, y) in enumerate(zip(a.documents, b.documents, strict=True))]
-    rows = _farthest([row for pair in pairs for row in pair.rows(common)], common)
+    each = [list(pair.rows(common)) for pair in pairs]
+    rows = _farthest([row for rows in each for row in rows], common)
+    texts = tuple(n for n, rows in enumerate(each) if any(row.verdict == BUG for row in rows))
     off = next(((name, worst) for name in common if (worst := max(pair.off.get(name, 0.0) for pair in pairs))), None)
-    report = Report(tuple(rows), only, None, (), tuple(notes), _argmax(pairs), pairs[0].referred, off=off)
+    report = Report(tuple(rows), only, None, (), tuple(notes), _argmax(pairs), pairs[0].referred, (), texts, off)
     if report.first:
         report = replace(report, causes=tuple(pairs[report.first.document].causes(report.first.tap)))
         report = replace(report, also=tuple(_also(report, pairs)))

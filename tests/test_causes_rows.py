@@ -115,6 +115,8 @@ def test_scores_must_fit_where_they_are_seen(case):  # noqa: F811
     value = a["h1/attn/scores"].copy()
     value[7] = np.where(np.arange(23) > 6, -1e10, value[7])
     assert found(case, "h1/attn/scores", value) == {"mask off by one"}
+    assert report_of(case, {**a, "h1/attn/scores": np.zeros_like(value)}).causes == ()
+    assert report_of(case, {**a, "h1/attn/scores": np.where(value > -1e5, 1.01 * value, 0)}).causes == ()
 
 
 @pytest.mark.parametrize(("epsilon", "off", "named"), [

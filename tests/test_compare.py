@@ -314,6 +314,7 @@ def test_the_worst_of_several_texts(small, tmp_path, by):
         report = compare(a, b, by)
         assert (report.first.tap, report.first.document, report.first.position) == ("h0/out", document, 0)
         assert report.argmax == (12, 12)
+        assert report.texts == (document,)
 
 
 def test_positions_that_both_hold(small, tmp_path, by):

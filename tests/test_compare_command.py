@@ -137,6 +137,16 @@ def test_several_texts(cli, T, dump):
     out = done(cli("compare", "a", "b", "-m", T))
     assert out.startswith("A: a: 2 texts, 11 tokens, 3 taps, float32\n")
     assert "the same at 11 of 11" in out
+    assert "texts that differ" not in out
+    first = {"tokens": np.arange(10).reshape(2, 5), "h0/out": np.ones((2, 5, 8), "f4")}
+    for rows, said, texts in ((1, "1, of 0 to 1", [1]), (slice(None), "all of them, of 0 to 1", [0, 1])):
+        other = first | {"h0/out": first["h0/out"].copy()}
+        other["h0/out"][rows, 2] = 2
+        for path, arrays in (("p.npz", first), ("q.npz", other)):
+            saved(Path(path), arrays)
+        argv = ("compare", "p.npz", "q.npz", "--against", "none")
+        assert f"\ntexts that differ: {said}\n" in differing(cli(*argv))
+        assert strict(differing(cli(*argv, "--json")))["texts"] == texts
 
 
 # by what it judges

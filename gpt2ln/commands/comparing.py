@@ -20,7 +20,7 @@ def described(letter: str, one: Reading) -> str:
     kinds = ", ".join(dict.fromkeys(one.dtypes.values()))
     taps = _count(one)
     said = [f"{texts} texts" * (texts != 1), f"{tokens} tokens", f"{taps} tap{'s' * (taps != 1)}", kinds]
-    said.append(f"{one.left_out} arrays left out" * (one.left_out > 0))
+    said.append(f"{one.left_out} array{'s' * (one.left_out != 1)} left out" * (one.left_out > 0))
     return f"{letter}: {printable(one.where)}: {', '.join(part for part in said if part)}"
 
 
@@ -78,6 +78,9 @@ def tables(a: Reading, b: Reading, report: Report, limit: str, *, everything: bo
     if report.argmax:
         same, rows = report.argmax
         lines.append(f"most likely next token: the same at {same} of {rows}")
+    if report.texts and (of := len(a.documents)) > 1:
+        which = "all of them" if len(report.texts) == of else first_five(list(map(str, report.texts)))
+        lines.append(f"texts that differ: {which}, of 0 to {of - 1}")
     if report.off:
         lines.append(_wrapped(off(report)))
     text = _text(lines)
@@ -219,6 +222,7 @@ def record(a: Reading, b: Reading, report: Report, by: Measure, notes: list[str]
         "a": _side(a),
         "b": _side(b),
         "tokens": report.tokens,
+        "texts": list(report.texts),
         "causes": [vars(cause) for cause in report.causes],
         "later_causes": [vars(cause) for cause in report.also],
         "a_off": dict(zip(("tap", "ratio"), report.off, strict=True)) if report.off else None,
