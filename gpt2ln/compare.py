@@ -5,7 +5,7 @@ the same computation rounded after every tap are held against float64.  What is 
 rounding.  Side A is right, B is asked about.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -88,8 +88,11 @@ class Report:
 
 
 @np.errstate(all="ignore")  # what is past all bounds is a difference, or the same on both sides
-def compare(a: Reading, b: Reading, by: Measure) -> Report:
-    """BadInput where both have no tap, or no position, in common."""
+def compare(a: Reading, b: Reading, by: Measure, on_difference: Callable[[str], object] = lambda tap: None) -> Report:
+    """BadInput where both have no tap, or no position, in common.
+
+    on_difference: told of the first tap that differs, before its cause is looked for, which may take long.
+    """
     if tokens := differing_tokens(a, b):
         return Report((), ((), ()), tokens, tuple(_prepended(a, b, by)))
     a, b, notes = settled(a, b)
@@ -106,6 +109,7 @@ def compare(a: Reading, b: Reading, by: Measure) -> Report:
     off = next(((name, worst) for name in common if (worst := max(pair.off.get(name, 0.0) for pair in pairs))), None)
     report = Report(tuple(rows), only, None, (), tuple(notes), _argmax(pairs), pairs[0].referred, (), texts, off)
     if report.first:
+        on_difference(report.first.tap)
         report = replace(report, causes=tuple(pairs[report.first.document].causes(report.first.tap)))
         report = replace(report, also=tuple(_also(report, pairs)))
     return report

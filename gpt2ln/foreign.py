@@ -169,7 +169,8 @@ def _values(file, entry: Entry, *, any_: bool = False) -> np.ndarray:
     if "O" in entry.dtype:
         raise BadInput(_pickled(file.where, entry.name))
     if not readable(entry) or not (any_ or entry.dtype in _FLOATS):
-        raise BadInput(f"{file.where}: {entry.name} is {entry.dtype}, expected {', '.join(_FLOATS)}")
+        expected = "whole numbers" if any_ else ", ".join(_FLOATS)
+        raise BadInput(f"{file.where}: {entry.name} is {entry.dtype}, expected {expected}")
     if not all(entry.shape):
         raise BadInput(f"{file.where}: {entry.name} is {list(entry.shape)}, which holds nothing")
     return np.array(values(file, entry))

@@ -119,6 +119,18 @@ def test_json(cli, T, a):
     assert strict(done(cli("compare", a, a, "--json", "--against", "none")))["limit"] == {"rtol": 1e-4, "atol": 0.0}
 
 
+def test_on_a_terminal_it_says_what_it_is_doing(cli, T, a, monkeypatch):
+    """A cause that is not known takes long."""
+    edited("b.npz", h0__mlp__fc=lambda x: x * 2)
+    words = "h0/mlp/fc differs; looking for the cause"
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    for argv, said in ((("b.npz",), True), (("b.npz", "-q"), False), (("a.npz",), False)):
+        ran = cli("compare", a, *argv, "-m", T)
+        assert (words in ran.err.splitlines()) == said
+    monkeypatch.setattr("sys.stderr.isatty", lambda: False)
+    assert words not in cli("compare", a, "b.npz", "-m", T).err
+
+
 def test_tokens(cli, T, dump):
     """V45"""
     for name, prefix in (("a.npz", "none"), ("b.npz", "eot")):

@@ -93,6 +93,7 @@ def rows(n):
             "positions holds 4611686018427387904, expected positions, counted from 0",
         ),
         (rows(2) | {"positions": np.array([1, 2**64 - 1], "u8")}, "positions holds 18446744073709551615, expected"),
+        (rows(2) | {"positions": ["a", "b"]}, "positions is <U1, expected whole numbers"),
         (rows(2) | {"positions": [1.0, 2.0]}, "positions is float64 [2], expected whole numbers [rows] or [B, rows]"),
         (rows(2) | {"positions": [1, 2, 3]}, "positions: 1 x 3, h0/out [2, 8]: not the same positions in all"),
         (

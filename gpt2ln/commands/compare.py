@@ -1,5 +1,6 @@
 """`compare`: two dumps, ours or anyone's: which tap differs first, why, and whether it is rounding or a bug."""
 
+import sys
 from pathlib import Path
 
 import click
@@ -47,7 +48,8 @@ def command(g, a, b, backend, against, rtol, atol, everything, form):
     weights = {} if model is None or against == "none" else model.weights
     by = core.Measure(hparams, weights, core.RTOL if rtol is None else rtol, atol or core.ATOL)
     notes = comparing.remarks(first, second)
-    report = core.compare(first, second, by)
+    looks = sys.stderr.isatty()  # elsewhere the answer is enough
+    report = core.compare(first, second, by, lambda tap: looks and g.note(f"{tap} differs; looking for the cause"))
     notes += report.notes
     for note in notes:
         g.note(note)
