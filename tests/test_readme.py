@@ -96,7 +96,10 @@ def test_help_has_an_example_that_runs(name, tmp_path, cli):
     text = cli(name, "--help").out
     example = re.search(r"Example: (.*)", click.unstyle(text), re.DOTALL)
     assert example, f"{name} --help has no example"
-    r = run_in(tmp_path, " ".join(example[1].split()))
+    command = " ".join(example[1].split())
+    if any(command in line for _, found in EXAMPLES for line, _ in found):  # which runs it
+        return
+    r = run_in(tmp_path, command)
     assert r.returncode == 0, r.stderr
     assert r.stdout
 
