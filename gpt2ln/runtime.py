@@ -4,8 +4,11 @@ Every other module takes `tf` from here, so that log level, threads, device and 
 first operation.  Importing this module costs the 2-3 s of TensorFlow's own import; commands do so as late as they can.
 """
 
+import contextlib
 import logging
 import os
+import sys
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 
 from . import processor
@@ -15,12 +18,25 @@ from .hush import stderr_held
 SUPPORTED = "tensorflow >= 2.16"
 
 
+@contextlib.contextmanager
+def _keras_later() -> Iterator[None]:
+    """TensorFlow's last act is to import Keras, a second of work that nothing here needs; `tf.keras` still loads it."""
+    if "keras" in sys.modules:
+        yield
+        return
+    sys.modules["keras"] = None  # what is None cannot be imported, which TensorFlow takes as it is
+    try:
+        yield
+    finally:
+        sys.modules.pop("keras", None)
+
+
 def _import_tensorflow():
     if processor.lacks_avx():
         raise NotFound("TensorFlow: its published builds need a processor with AVX, which this one does not have")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
-        with stderr_held():
+        with stderr_held(), _keras_later():
             import tensorflow
     except Exception as cause:  # a broken install raises anything, not only ImportError
         try:
