@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from .disk import disk, open_own
+from .disk import disk, drop, let_go, open_own
 from .errors import DiskError
 
 LOCK = ".gpt2ln.lock"
@@ -16,44 +16,42 @@ LOCK = ".gpt2ln.lock"
 def claim(folder: Path) -> Iterator[None]:
     """DiskError, with the number of the process that has it.  A folder made here that got nothing is removed again."""
     made = [path for path in (folder, *folder.parents) if not path.exists()]
-    handle = None
-    while handle is None:
-        handle = _locked(folder)
+    held: list[int] = []
     try:
+        while not _locked(folder, held):
+            let_go(held)
         yield
-    finally:
-        (folder / LOCK).unlink(missing_ok=True)
-        os.close(handle)
+        _leave(folder, held, made)
+    except BaseException:
+        _leave(folder, held, made)
+        raise
+
+
+def _leave(folder: Path, held: list[int], made: list[Path]) -> None:
+    let_go(held)
+    drop(folder / LOCK)
+    for path in made:
         with contextlib.suppress(OSError):
-            for path in made:
-                path.rmdir()
+            path.rmdir()
 
 
-def _locked(folder: Path) -> int | None:
-    """None where the file, or the folder, was removed meanwhile by the process that had made it."""
+def _locked(folder: Path, held: list[int]) -> bool:
+    """False where the file, or the folder, was removed meanwhile by the process that had made it."""
     with disk(folder):
         folder.mkdir(parents=True, exist_ok=True)
     path = folder / LOCK
     with disk(path):
         try:
-            handle = open_own(path, os.O_RDWR | os.O_CREAT)
+            held.append(open_own(path, os.O_RDWR | os.O_CREAT))
+            fcntl.flock(held[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(held[0]), os.stat(path)):
+                return False
         except FileNotFoundError:
-            return None
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(handle), os.stat(path)):
-                os.ftruncate(handle, 0)
-                os.write(handle, str(os.getpid()).encode())
-                return handle
+            return False
         except BlockingIOError:
-            holder = os.pread(handle, 20, 0).decode("ascii", "replace")
-            os.close(handle)
+            holder = os.pread(held[0], 20, 0).decode("ascii", "replace")
             by = f"by process {holder}" if holder.isdecimal() else "by another process"
             raise DiskError(f"{folder.absolute()}: locked {by}; wait for it to end") from None
-        except FileNotFoundError:
-            pass
-        except BaseException:
-            os.close(handle)
-            raise
-        os.close(handle)
-        return None
+        os.ftruncate(held[0], 0)
+        os.write(held[0], str(os.getpid()).encode())
+        return True

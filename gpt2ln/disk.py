@@ -49,6 +49,22 @@ def alone(path: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def part_of(path: Path) -> Path:
+    """What a file or folder is called until it is whole."""
+    return path.with_name(path.name + ".part")
+
+
+def drop(path: Path) -> None:
+    """Remove a file that was begun, unless another process holds it."""
+    with contextlib.suppress(OSError, DiskError), alone(path):
+        path.unlink()
+
+
+def let_go(held: list[int]) -> None:
+    """Close what is open and forget it, in one bytecode: Ctrl-C finds each open and known, or neither."""
+    held[:] = filter(None, map(os.close, held))
+
+
 class disk:
     """What the system says of a file, as a DiskError that names it."""
 

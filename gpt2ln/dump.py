@@ -9,14 +9,14 @@ import json
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import BinaryIO, Protocol, TextIO
 
 import numpy as np
 
-from .disk import disk
 from .plan import Plan
 from .provenance import FORMAT, Counts, sealed
 from .shards import Shard
+from .whole import whole_file
 
 
 class Sink(Protocol):
@@ -63,7 +63,7 @@ class Npz:
         return [range(len(self.plan.documents))]
 
     def begin(self, group: Sequence[int]) -> None:
-        pass
+        self._rows.begin()
 
     def write(self, document: int, row: int, taps: Mapping[str, np.ndarray], finite: bool) -> None:
         self._counts.add(document, taps, finite, self.plan.dtype)
@@ -76,18 +76,13 @@ class Npz:
     def finish(self) -> None:
         for name, x in self.plan.tokens(0, len(self.plan.documents)).items():
             self._rows.write(name, 0, x)
-        part = self.path.with_name(self.path.name + ".part")
-        try:
-            with disk(part):
-                self._convert(part)
-                part.replace(self.path)
-        finally:
-            part.unlink(missing_ok=True)
-            self._rows.abandon()
+        with whole_file(self.path) as file:
+            self._convert(file)
+        self._rows.abandon()
 
-    def _convert(self, part: Path) -> None:
+    def _convert(self, file: BinaryIO) -> None:
         digests = {}
-        with zipfile.ZipFile(part, "w") as archive:
+        with zipfile.ZipFile(file, "w") as archive:
             for name, (dtype, shape) in self._rows.arrays.items():
                 digests[name] = _member(archive, name, np.dtype(dtype), shape, self._rows.blocks(name))
             meta = {"format": FORMAT, **self._provenance, **self.plan.record()}

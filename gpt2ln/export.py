@@ -41,6 +41,7 @@ def export_folder(bundle: Bundle, hparams: HParams, beside: Path, eot: int, out:
         shapes = {to_hf(name): ("float32", shape[-2:]) for name, shape in variables(hparams).items()}
         shard = Shard(part / SINGLE, shapes, {"format": "pt"})  # transformers wants to be told of whom it is
         try:
+            shard.begin()
             for name, array in load(bundle, variables(hparams)):
                 x = array.reshape(array.shape[-2:])
                 rows = max(1, AT_ONCE * len(x) // x.nbytes)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .disk import alone, disk, lock, replace, sha256
+from .disk import alone, disk, let_go, lock, replace, sha256
 from .errors import Damaged, DiskError, NotFound, UsageError, in_short
 from .plan import Plan
 from .provenance import FORMAT, Counts, read_sealed, sealed, total
@@ -32,16 +32,15 @@ class Folder:
         self._whole: dict[int, dict] = {}  # number of a shard -> what the manifest says of it
         self._open: Shard | None = None
         self._begun = {"format": FORMAT, **provenance, **plan.record(), "shard_bytes": limit}
-        self._lock = None
+        self._held: list[int] = []
         try:
             with disk(folder):
                 folder.mkdir(exist_ok=True)
-                self._lock = os.open(folder, os.O_RDONLY)
-                lock(self._lock, folder)
+                self._held.append(os.open(folder, os.O_RDONLY))
+                lock(self._held[0], folder)
                 self._take_over(resume, force)
         except BaseException:
-            if self._lock is not None:
-                os.close(self._lock)
+            let_go(self._held)
             with contextlib.suppress(OSError, DiskError), alone(folder):  # it holds something, or is another's
                 folder.rmdir()
             raise
@@ -111,6 +110,7 @@ class Folder:
     def begin(self, group: range) -> None:
         n = self._edges.index((group.start, group.stop))
         self._open = Shard(self._shard(n), self.plan.arrays(group.start, group.stop))
+        self._open.begin()
         self._first_rows = dict(
             zip(group, accumulate(map(len, self.plan.rows[group.start :]), initial=0), strict=False)
         )
@@ -150,22 +150,25 @@ class Folder:
         with disk(self.folder / MANIFEST):
             if (self.folder / BEGUN).exists():
                 (self.folder / BEGUN).replace(self.folder / MANIFEST)
-        os.close(self._lock)
+        let_go(self._held)
 
     def abandon(self) -> None:
         """Whole shards stay for --resume; a folder without any goes.  Ctrl-C may have come between any two steps."""
         if self._open is not None:
             self._open.abandon()
-        for part in self.folder.glob("shard-?????.safetensors.part"):  # ours: the folder is locked
-            part.unlink()
+        whole = {entry["file"] for entry in self._whole.values()}
+        for path in self.folder.glob("shard-?????.safetensors*"):  # ours: the folder is locked
+            if path.name not in whole:  # begun, or named and not yet counted
+                path.unlink()
         if self._whole:
             with contextlib.suppress(DiskError):  # a full disk has the manifest of the shard before
-                self._save()
+                if not (self.folder / MANIFEST).exists():
+                    self._save()
         else:
             _clear(self.folder)
             with contextlib.suppress(OSError):  # files that are not ours
                 self.folder.rmdir()
-        os.close(self._lock)
+        let_go(self._held)
 
 
 def check_folder(folder: Path, *, resume: bool, force: bool) -> None:

@@ -4,7 +4,6 @@ The safetensors library writes arrays that lie whole in memory.  The format is e
 the arrays; what is written here is read back with the library.  A file has its name only when it is whole.
 """
 
-import contextlib
 import json
 import math
 import os
@@ -14,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .disk import BLOCK, alone, disk, lock, sha256
-from .errors import DiskError
+from .disk import BLOCK, disk, drop, let_go, lock, part_of, sha256
 
 _CODES = {"float32": "F32", "float16": "F16", "int32": "I32", "int64": "I64", "uint8": "U8"}
 
@@ -44,34 +42,41 @@ def file_bytes(arrays: Arrays) -> int:
 
 @dataclass
 class Shard:
-    """An open file; `write` takes rows in any order.  DiskError when the disk does not take them."""
+    """A file once begun; `write` takes rows in any order.  DiskError when the disk does not take them."""
 
     path: Path
     arrays: Arrays
     metadata: Mapping[str, str] | None = None
     _offsets: dict[str, int] = field(default_factory=dict, init=False)
+    _held: list[int] = field(default_factory=list, init=False)
 
     def __post_init__(self):
-        head = header(self.arrays, self.metadata)
-        at = len(head)
+        at = len(header(self.arrays, self.metadata))
         for name, (dtype, shape) in self.arrays.items():
             self._offsets[name] = at
             at += np.dtype(dtype).itemsize * math.prod(shape)
-        self._fd = None
+        self._bytes = at
+
+    def begin(self) -> None:
+        """Make the file, or nothing.  No part of the constructor: what is begun can be abandoned at any moment."""
         try:
             with disk(self.part):
-                self._fd = os.open(self.part, os.O_RDWR | os.O_CREAT, 0o666)
+                self._held.append(os.open(self.part, os.O_RDWR | os.O_CREAT, 0o666))
                 lock(self._fd, self.part)
                 os.ftruncate(self._fd, 0)  # what a killed run has left
-                os.posix_fallocate(self._fd, 0, at)  # a full disk says so now
-                self._put(head, 0)
+                os.posix_fallocate(self._fd, 0, self._bytes)  # a full disk says so now
+                self._put(header(self.arrays, self.metadata), 0)
         except BaseException:
             self.abandon()
             raise
 
     @property
     def part(self) -> Path:
-        return self.path.with_name(self.path.name + ".part")
+        return part_of(self.path)
+
+    @property
+    def _fd(self) -> int:
+        return self._held[0]
 
     def write(self, name: str, row: int, values: np.ndarray) -> None:
         """Rows from `row` on; values are cast to the array's type."""
@@ -98,7 +103,7 @@ class Shard:
             os.fsync(self._fd)
             digest = sha256(self.part)
             self.part.replace(self.path)
-        self._close()
+        let_go(self._held)
         return digest
 
     def blocks(self, name: str) -> Iterator[bytes]:
@@ -112,11 +117,5 @@ class Shard:
 
     def abandon(self) -> None:
         """Remove what has no name yet."""
-        self._close()
-        with contextlib.suppress(OSError, DiskError), alone(self.part):
-            self.part.unlink()
-
-    def _close(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        let_go(self._held)
+        drop(self.part)

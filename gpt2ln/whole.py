@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from .disk import alone, disk, lock
+from .disk import alone, disk, drop, let_go, lock, part_of
 from .errors import DiskError, NotFound, UsageError, first_five
 
 
@@ -21,7 +21,7 @@ def whole_folder(folder: Path, names: Collection[str], *, force: bool = False) -
     force: a FOLDER that is there makes room, if it holds files of these names alone.  UsageError where it may not.
     """
     folder = checked_folder(folder, names, force=force)
-    part = folder.with_name(folder.name + ".part")
+    part = part_of(folder)
     begun = {name + end for name in names for end in ("", ".part", ".new")}
     held: list[int] = []
     try:
@@ -29,17 +29,17 @@ def whole_folder(folder: Path, names: Collection[str], *, force: bool = False) -
         yield part
         _take_the_place(part, folder)
     except BaseException:
-        _close(held)
+        let_go(held)
         _drop(part, begun)
         raise
     finally:
-        _close(held)
+        let_go(held)
 
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """`PATH.part`, empty, to be written; it becomes PATH when the block ends, and goes where the block fails."""
-    part = path.with_name(path.name + ".part")
+    part = part_of(path)
     held: list[int] = []
     try:
         with disk(part):
@@ -51,12 +51,11 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             os.fsync(held[0])
             part.replace(path)
     except BaseException:
-        _close(held)
-        with contextlib.suppress(OSError, DiskError), alone(part):
-            part.unlink()
+        let_go(held)
+        drop(part)
         raise
     finally:
-        _close(held)
+        let_go(held)
 
 
 def checked_folder(folder: Path, names: Collection[str], *, force: bool = False) -> Path:
@@ -92,11 +91,6 @@ def _hold(part: Path, begun: Collection[str], held: list[int]) -> None:
             raise UsageError(f"{part}: holds {first_five(other)}, which would be lost; move it away")
         for name in names:
             (part / name).unlink()
-
-
-def _close(held: list[int]) -> None:
-    while held:
-        os.close(held.pop())
 
 
 def _drop(part: Path, begun: Collection[str]) -> None:

@@ -1,13 +1,17 @@
 """A folder for one process alone, whoever goes and whoever comes."""
 
+import contextlib
 import fcntl
 import os
 
 import pytest
 
 from gpt2ln import claim as module
+from gpt2ln import disk
 from gpt2ln.claim import LOCK, claim
 from gpt2ln.errors import DiskError
+
+from .interrupts import everywhere
 
 
 def test_one_at_a_time(tmp_path):
@@ -58,3 +62,27 @@ def test_a_lock_on_a_file_that_is_gone_is_none(tmp_path, monkeypatch):
             pass
         assert len(os.listdir("/proc/self/fd")) == before + 1
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_ctrl_c_wherever_it_comes_leaves_nothing(tmp_path):
+    def work() -> None:
+        with claim(tmp_path / "a/b"):
+            pass
+
+    for _ in everywhere(work, module, disk):
+        assert os.listdir(tmp_path) == []
+    assert os.listdir(tmp_path) == []
+
+
+def test_ctrl_c_wherever_it_comes_while_another_works(tmp_path):
+    """It keeps its lock, and the folder too."""
+
+    def work() -> None:
+        with contextlib.suppress(DiskError), claim(tmp_path / "a"):
+            pass
+
+    with claim(tmp_path / "a"):
+        for _ in everywhere(work, module, disk):
+            assert os.listdir(tmp_path / "a") == [LOCK]
+        with pytest.raises(DiskError, match="locked by process"), claim(tmp_path / "a"):
+            pass

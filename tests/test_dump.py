@@ -197,7 +197,7 @@ def test_npz_is_locked_until_it_has_its_name(tmp_path):
     sink = Npz(tmp_path / "x.npz", plan_of([3]), {})
     fill(sink)
     with pytest.raises(DiskError, match="locked, another process writes it"):
-        Npz(tmp_path / "x.npz", plan_of([3]), {})
+        Npz(tmp_path / "x.npz", plan_of([3]), {}).begin([])
     sink.finish()
     equal({tap: read_npz(tmp_path / "x.npz")[1][tap] for tap in expected(sink.plan)}, expected(sink.plan))
 

@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from gpt2ln.disk import sha256
+from gpt2ln.disk import let_go, sha256
 from gpt2ln.errors import Damaged, UsageError
 from gpt2ln.provenance import seal
 
@@ -107,7 +107,7 @@ def test_ids_and_words_of_every_kind_are_sealed_as_they_are(tmp_path, text):
 def test_resumed_after_any_shard_it_is_the_same_bytes(tmp_path, right, groups):
     folder = begin(tmp_path / "d")
     fill(folder, groups=groups)
-    os.close(folder._lock)  # as kill -9 does
+    let_go(folder._held)  # as kill -9 does
     (tmp_path / "d/shard-00004.safetensors.part").write_bytes(b"half")
     again = begin(tmp_path / "d", resume=True, stated=STATED | {"command": ["gpt2ln", "--resume"]})
     assert again.state == f"{groups} of 4 shards are whole"
@@ -217,7 +217,7 @@ def test_a_manifest_of_another_format_is_refused(tmp_path):
 )
 def test_other_settings_are_refused_by_name(tmp_path, changes, says):
     fill(folder := begin(tmp_path / "d"), groups=1)
-    os.close(folder._lock)
+    let_go(folder._held)
     before = contents(tmp_path / "d")
     with pytest.raises(UsageError) as caught:
         begin(tmp_path / "d", resume=True, **changes)

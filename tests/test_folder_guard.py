@@ -8,10 +8,10 @@ import pytest
 
 from gpt2ln import folder as module
 from gpt2ln.errors import DiskError, NotFound, UsageError
-from gpt2ln.folder import check_folder, held_bytes
+from gpt2ln.folder import Folder, check_folder, held_bytes
 
 from .disks import mounted
-from .dumps import begin, contents, fill, names, whole
+from .dumps import TAPS, begin, contents, fill, names, whole
 from .interrupts import everywhere
 
 # whose files they are
@@ -31,10 +31,13 @@ def test_force_removes_what_a_dump_wrote_and_nothing_else(tmp_path):
 
 
 def test_a_run_given_up_without_a_whole_shard_leaves_nothing(tmp_path):
+    before = os.listdir("/proc/self/fd")
     folder = begin(tmp_path / "d")
     folder.begin(folder.pending()[0])
+    assert len(os.listdir("/proc/self/fd")) == len(before) + 2
     folder.abandon()
     assert names(tmp_path) == []
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_a_run_given_up_keeps_whole_shards_and_files_that_are_not_ours(tmp_path):
@@ -140,3 +143,36 @@ def test_ctrl_c_wherever_it_comes_at_the_beginning(tmp_path):
             shutil.rmtree(tmp_path / "d")
     begun[0].abandon()
     assert os.listdir(tmp_path) == []
+
+
+def test_ctrl_c_wherever_it_comes_while_shards_are_written(tmp_path):
+    """What has a name is whole and counted, and --resume ends as the same bytes."""
+    small, ends = {"lengths": [1, 9], "taps": TAPS[:1], "limit": 1}, set()
+    whole(tmp_path / "right", **small)
+    right = contents(tmp_path / "right")
+
+    def begun() -> Folder:
+        shutil.rmtree(tmp_path / "d", ignore_errors=True)
+        return begin(tmp_path / "d", **small)
+
+    def run(folder: Folder) -> None:
+        try:
+            fill(folder, piece=9)
+            folder.finish()
+        except BaseException:
+            folder.abandon()
+            raise
+
+    held = [begun()]
+    for _ in everywhere(lambda: run(held[0]), module):
+        there = names(tmp_path / "d") if (tmp_path / "d").exists() else []
+        assert len(there) == (held[0].whole and held[0].whole + 1)
+        assert all((tmp_path / "d" / name).read_bytes() == right[name] for name in there[1:])
+        if there and tuple(there) not in ends:
+            whole(tmp_path / "d", **small, resume=True)
+            assert contents(tmp_path / "d") == right
+        ends.add(tuple(there))
+        held[0] = begun()
+    assert [(len(end), end[:1]) for end in sorted(ends)] == [
+        (0, ()), (3, ("manifest.json",)), (2, ("manifest.json.part",)), (3, ("manifest.json.part",)),
+    ]  # fmt: skip

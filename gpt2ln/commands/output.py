@@ -35,6 +35,7 @@ def results(path: str | None, force: bool, *, binary: bool = False) -> Iterator[
     try:
         with part.open(**how | ({} if force else {"mode": how["mode"].replace("w", "x")})) as file:
             yield file
+        part.replace(target)
     except FileExistsError:
         raise UsageError(
             f"{part}: exists, left by an interrupted run or used by another; --force overwrites it"
@@ -46,7 +47,6 @@ def results(path: str | None, force: bool, *, binary: bool = False) -> Iterator[
         else:
             part.unlink(missing_ok=True)
         raise
-    part.replace(target)
 
 
 def checked(target: Path, force: bool) -> Path:
