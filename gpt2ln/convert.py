@@ -14,6 +14,7 @@ from .hush import stderr_held
 from .model import Scope, gelu, norm, softmax
 from .runtime import tf
 from .spec import HParams
+from .unbroken import unbroken
 
 PIECE = 2_500_000  # bytes of weights: the columns of a product that are computed at once
 
@@ -83,6 +84,11 @@ def recipes(hparams: HParams) -> Iterator[Recipe]:
 
 def convert(recipe: Recipe, weights: Mapping[str, np.ndarray]) -> bytes:
     """A file of LiteRT.  weights: of the recipe's variables, by their whole names."""
+    with unbroken(), stderr_held():
+        return _converted(recipe, weights)
+
+
+def _converted(recipe: Recipe, weights: Mapping[str, np.ndarray]) -> bytes:
     module = tf.Module()
     module.held = {name: tf.Variable(array) for name, array in weights.items()}
     scope = Scope("model", module.held)
@@ -90,5 +96,4 @@ def convert(recipe: Recipe, weights: Mapping[str, np.ndarray]) -> bytes:
         scope = scope / recipe.file.split(".")[0]
     specs = [tf.TensorSpec(shape, tf.float32, name) for name, shape in recipe.inputs.items()]
     function = tf.function(lambda *inputs: recipe.body(scope, *inputs), input_signature=specs, autograph=False)
-    with stderr_held():
-        return tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()], module).convert()
+    return tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()], module).convert()

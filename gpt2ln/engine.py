@@ -19,6 +19,7 @@ from .model import Scope, model
 from .prompt import CHUNK
 from .runtime import tf
 from .spec import HParams
+from .unbroken import unbroken
 
 NOT_FINITE = "NaN or Inf in the forward pass"
 SMALLEST = 128  # positions a cache has room for at first; the room doubles when it is full
@@ -163,8 +164,9 @@ class Exact:
     def _call(self, function, ids, cache: Cache, frozen: Frozen | None = None):
         here = slice(cache.length, cache.length + len(ids))
         frozen = {name: tf.constant(x[None, here], tf.float32) for name, x in (frozen or {}).items()}
-        out = function(tf.constant([ids], tf.int32), tf.constant(cache.length), cache.k, cache.v, frozen)
-        cache.ids += ids
+        with unbroken():
+            out = function(tf.constant([ids], tf.int32), tf.constant(cache.length), cache.k, cache.v, frozen)
+            cache.ids += ids
         return out
 
     def _chunks(self, ids: Sequence[int]) -> Iterable[list[int]]:
@@ -180,7 +182,8 @@ class Exact:
 
     def step(self, ids: Sequence[int], caches: Sequence[Cache]) -> list[np.ndarray]:
         """Append one id to each sequence -> its [V] logits each.  A cache holds at most n_ctx positions."""
-        return list(self._pool.map(self._step_one, ids, caches))
+        with unbroken():
+            return list(self._pool.map(self._step_one, ids, caches))
 
     def _step_one(self, i: int, cache: Cache) -> np.ndarray:
         cache.reserve(cache.length + 1)
@@ -238,4 +241,9 @@ def to_tensors(arrays: Iterable[tuple[str, np.ndarray]]) -> dict[str, tf.Tensor]
 
     A constant made from an array keeps a NumPy copy of it alive as long as it lives itself: all weights twice.
     """
-    return {name: tf.raw_ops.DeepCopy(x=tf.constant(array)) for name, array in arrays}
+    return {name: _copied(array) for name, array in arrays}
+
+
+def _copied(array: np.ndarray) -> tf.Tensor:
+    with unbroken():
+        return tf.raw_ops.DeepCopy(x=tf.constant(array))

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from .engine import Exact, Frozen
 from .prompt import ABREAST
 from .stats import LnStats, Part
 from .taps import NORM_LEAVES, norm_scopes
+from .unbroken import unbroken
 
 MASKED = {"scores": np.float32(-1e10), "probs": np.float32(0)}  # what the official graph gives past the diagonal
 
@@ -63,11 +64,20 @@ def in_order(work: Callable, items: Iterable) -> Iterator:
     ahead: deque[Future] = deque()
     with ThreadPoolExecutor(ABREAST) as pool:
         for item in items:
-            ahead.append(pool.submit(work, item))
+            with unbroken():
+                ahead.append(pool.submit(work, item))
             if len(ahead) > ABREAST:
-                yield ahead.popleft().result()
+                yield _result(ahead.popleft())
         while ahead:
-            yield ahead.popleft().result()
+            yield _result(ahead.popleft())
+
+
+def _result(future: Future):
+    """Ctrl-C is heard between two looks at it: inside, it could leave a lock that the thread at work waits for."""
+    while not future.done():
+        with unbroken():
+            wait([future], timeout=0.1)
+    return future.result()
 
 
 def dump(

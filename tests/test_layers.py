@@ -27,6 +27,7 @@ RANK = {
     "spec": 1,
     "table": 1,
     "tally": 1,
+    "unbroken": 1,
     "aliases": 2,
     "answers": 2,
     "apart": 2,

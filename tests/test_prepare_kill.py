@@ -33,15 +33,11 @@ def is_whole(T, kept: Path) -> None:
 
 
 def test_ctrl_c(tmp_path, T):
-    for attempt in ("a", "b", "c"):  # one that falls into a callback of TensorFlow is lost, and the work goes on
-        kept = tmp_path / attempt
-        with Run(["prepare", T, "--cache-dir", kept]) as run:
-            run.until(lambda kept=kept: len(begun(kept)) > 2)
-            run.process.send_signal(signal.SIGINT)
-            ran = run.end()
-        if ran.status:
-            break
-        assert len(names(kept)) == 1  # whole
+    kept = tmp_path / "c"
+    with Run(["prepare", T, "--cache-dir", kept]) as run:
+        run.until(lambda: len(begun(kept)) > 2)
+        run.process.send_signal(signal.SIGINT)
+        ran = run.end()
     assert (ran.status, ran.out, ran.err) == (130, "", "")
     assert names(kept) == []
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from gpt2ln import commands
+from gpt2ln import __version__, commands
 from gpt2ln.commands import interact
 from gpt2ln.commands.output import results
 from gpt2ln.commands.signals import Ended, raised
@@ -24,7 +24,6 @@ HEARD = "signal.default_int_handler"  # even where the tests themselves run in t
 WAY_IN = "import atexit, os, signal, sys; signal.signal(signal.SIGINT, {}); from gpt2ln.__main__ import run; {}; run()"
 CTRL_C = "os.kill(os.getpid(), signal.SIGINT)"
 SAYS_SO = "old = signal.signal; signal.signal = lambda *way: (old(*way), print('!', flush=True))[0]"  # where it listens
-AT_EXIT = f"atexit.register(lambda: {CTRL_C})"
 
 
 def begin(*argv, handler: str = HEARD, first: str = "pass", path: str = "") -> subprocess.Popen:
@@ -50,12 +49,21 @@ def test_ctrl_c_in_an_import(tmp_path, then):
     assert process.returncode == 130
 
 
-@pytest.mark.parametrize(("handler", "status"), [(HEARD, 130), ("signal.SIG_IGN", 0)])
-def test_ctrl_c_while_the_interpreter_ends(handler, status):
-    process = begin("--version", handler=handler, first=AT_EXIT)
+def test_when_all_is_done_nothing_can_come_between():
+    """The interpreter, and TensorFlow in it, is not taken apart; what was written is there."""
+    process = begin("--version", first="atexit.register(print, 'taken apart')")
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (status, "")
-    assert out.startswith("gpt2ln, version ")
+    assert (process.returncode, err) == (0, "")
+    assert out == f"gpt2ln, version {__version__}\n"
+
+
+@pytest.mark.parametrize("way", ["", "1"])
+def test_a_status_is_that_of_the_process_and_no_line_is_lost(way):
+    env = os.environ | {"PYTHONUNBUFFERED": way}
+    ran = subprocess.run(
+        [sys.executable, "-m", "gpt2ln", "taps", "-m", "no"], capture_output=True, text=True, cwd=ROOT, env=env
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (3, "", 1)
 
 
 @pytest.mark.slow

@@ -2,7 +2,10 @@
 
 import contextlib
 import signal
+import sys
 from collections.abc import Iterator
+
+from ..unbroken import interrupt, once_more
 
 
 class Ended(KeyboardInterrupt):
@@ -15,22 +18,36 @@ class Ended(KeyboardInterrupt):
 
 def _end(number: int, frame: object) -> None:
     signal.signal(number, signal.SIG_DFL)  # the second ends it at once
-    raise Ended(number)
+    interrupt(Ended(number))
 
 
-HANDLERS = {"SIGINT": signal.default_int_handler, "SIGTERM": _end, "SIGHUP": _end}
+def _ctrl_c(number: int, frame: object) -> None:
+    interrupt(KeyboardInterrupt())
+
+
+HANDLERS = {"SIGINT": _ctrl_c, "SIGTERM": _end, "SIGHUP": _end}
 
 
 @contextlib.contextmanager
 def raised() -> Iterator[None]:
     """Signals are exceptions inside; those that whoever called ignores (nohup, a job in the background) stay so."""
     numbers = {getattr(signal, name): handler for name, handler in HANDLERS.items() if hasattr(signal, name)}
-    before = {n: signal.getsignal(n) for n in numbers}
+    before, told = {n: signal.getsignal(n) for n in numbers}, sys.unraisablehook
     taken = [n for n, was in before.items() if was not in (signal.SIG_IGN, None)]
     for number in taken:
         signal.signal(number, numbers[number])
+
+    def lost(what) -> None:
+        """Python drops what is raised while it throws an object away: Ctrl-C that fell there comes once more."""
+        if isinstance(what.exc_value, KeyboardInterrupt):
+            once_more(what.exc_value)
+        else:
+            told(what)
+
+    sys.unraisablehook = lost
     try:
         yield
     finally:
+        sys.unraisablehook = told
         for number in taken:
             signal.signal(number, before[number])
