@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
@@ -73,11 +73,9 @@ def in_order(work: Callable, items: Iterable) -> Iterator:
 
 
 def _result(future: Future):
-    """Ctrl-C is heard between two looks at it: inside, it could leave a lock that the thread at work waits for."""
-    while not future.done():
-        with unbroken():
-            wait([future], timeout=0.1)
-    return future.result()
+    """Ctrl-C, which waits here for a text that is begun in any case, could leave a lock that its thread needs."""
+    with unbroken():
+        return future.result()
 
 
 def dump(

@@ -4,15 +4,16 @@ import os
 import signal
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 import gpt2ln
-from gpt2ln import observe
+from gpt2ln import convert, engine, observe
 from gpt2ln.commands.signals import Ended, raised
-from gpt2ln.unbroken import interrupt, unbroken
+from gpt2ln.spec import HParams
+from gpt2ln.unbroken import interrupt, once_more, unbroken
 
 
 @pytest.fixture(autouse=True)
@@ -78,8 +79,16 @@ def test_a_second_one_waits_no_longer_and_is_the_last():
     assert nothing_is_left_over()
 
 
-def test_sigterm_keeps_its_status():
-    assert heard(blocks, lambda: ctrl_c(signal.SIGTERM)).status == 143
+def test_one_outside_takes_the_place_of_one_that_waits():
+    once_more(KeyboardInterrupt())
+    assert type(heard(ctrl_c)) is KeyboardInterrupt
+    assert nothing_is_left_over()
+
+
+def test_sigterm_waits_too_and_keeps_its_status():
+    done = []
+    assert heard(blocks, lambda: ctrl_c(signal.SIGTERM), lambda: done.append("after it")).status == 143
+    assert done == ["after it"]
 
 
 def test_an_error_in_the_block_gives_way():
@@ -130,7 +139,10 @@ def test_what_else_python_drops_is_told_as_ever(monkeypatch):
     told = []
     monkeypatch.setattr(sys, "unraisablehook", lambda what: told.append(str(what.exc_value)))
     assert heard(Leaves, ValueError("a bug")) is None
+    before = sys.unraisablehook
     assert told == ["a bug"]
+    heard(blocks)
+    assert sys.unraisablehook is before
 
 
 # the engine
@@ -141,39 +153,50 @@ def tiny_engine(T):
     return gpt2ln.load(T).exact
 
 
-def interrupted(function):
-    """It, with Ctrl-C in its midst."""
+@pytest.fixture
+def interrupted(monkeypatch):
+    """`interrupted(owner, name, work)`: it, with Ctrl-C at the beginning of what `owner` has under that name."""
 
-    def call(*given):
-        ctrl_c()
-        return function(*given)
+    def call(owner, name: str, work) -> None:
+        real, ended = getattr(owner, name), []
+
+        def broken(*given, **more):
+            ctrl_c()
+            result = real(*given, **more)
+            ended.append(name)
+            return result
+
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, broken)
+            assert type(heard(work)) is KeyboardInterrupt
+        assert ended == [name]
 
     return call
 
 
-def test_a_call_into_tensorflow_ends_before(tiny_engine, monkeypatch):
+def test_a_call_into_tensorflow_ends_before(tiny_engine, interrupted):
     right, _ = tiny_engine.prefill([1, 2, 3])
     _, cache = tiny_engine.prefill([1, 2])
-    calls = {"_prompt": lambda: tiny_engine.prefill([1, 2, 3]), "_step": lambda: tiny_engine.step([3], [cache])}
-    for name, work in calls.items():
-        with monkeypatch.context() as patched:
-            patched.setattr(tiny_engine, name, interrupted(getattr(tiny_engine, name)))
-            assert type(heard(work)) is KeyboardInterrupt
+    interrupted(tiny_engine, "_prompt", lambda: tiny_engine.prefill([1, 2, 3]))
+    interrupted(tiny_engine, "_step", lambda: tiny_engine.step([3], [cache]))
     assert cache.ids == [1, 2, 3]
     again, _ = tiny_engine.prefill([1, 2, 3])
     assert np.array_equal(again, right)
 
 
-def test_texts_side_by_side(tiny_engine):
-    """Ctrl-C is heard while the main thread waits for the others, and the one at work ends."""
-    ended = []
+def test_an_array_that_is_taken_over_is_whole(interrupted):
+    interrupted(engine.tf.raw_ops, "DeepCopy", lambda: engine.to_tensors([("x", np.ones(3, "f4"))]))
 
-    def work(n: int) -> int:
-        if n == 1:
-            threading.Timer(0.2, ctrl_c).start()
-        threading.Event().wait(0.5)
-        ended.append(n)
-        return n
 
-    assert type(heard(lambda: list(observe.in_order(work, range(100))))) is KeyboardInterrupt
-    assert 1 <= len(ended) < 10
+def test_a_part_that_is_converted_is_whole(interrupted):
+    (*_, recipe) = convert.recipes(HParams(n_vocab=4, n_ctx=4, n_embd=4, n_head=2, n_layer=1))
+    weights = {f"model/{name}": np.ones([4, 4] if name == "wte" else [4], "f4") for name in recipe.variables}
+    interrupted(convert, "_converted", lambda: convert.convert(recipe, weights))
+
+
+def test_texts_side_by_side(interrupted):
+    """What is begun ends, and no thread waits for a lock that Ctrl-C has left."""
+    done = []
+    interrupted(ThreadPoolExecutor, "submit", lambda: list(observe.in_order(done.append, [1])))
+    interrupted(Future, "result", lambda: list(observe.in_order(done.append, [2])))
+    assert done == [1, 2]
