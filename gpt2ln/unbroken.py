@@ -7,13 +7,13 @@ lost in a callback, so that the work goes on.  Ours end between two calls: at a 
 import threading
 
 _depth = 0  # blocks that the main thread, which alone hears signals, is in
-_waiting: BaseException | None = None
+_pending: BaseException | None = None  # what a signal raised, until somebody has heard it
 
 
 class unbroken:
     """What a signal raises waits until the outermost block ends; a second one waits no longer.
 
-    In another thread than the main one it changes nothing.
+    One that was raised before and lost comes then, too.  In another thread than the main one it changes nothing.
     """
 
     def __enter__(self) -> None:
@@ -21,27 +21,23 @@ class unbroken:
         self._counts = threading.current_thread() is threading.main_thread()
         _depth += self._counts
 
-    def __exit__(self, *_) -> None:
-        global _depth, _waiting
-        if not self._counts:
-            return
-        _depth -= 1
-        if not _depth and _waiting is not None:
-            waiting, _waiting = _waiting, None
-            raise waiting
-
-
-def once_more(error: BaseException) -> None:
-    """What was raised and lost: it comes when the next block ends."""
-    global _waiting
-    _waiting = error
+    def __exit__(self, kind, *_) -> None:
+        global _depth
+        _depth -= self._counts
+        if self._counts and not _depth and _pending is not None and kind is not type(_pending):
+            raise _pending
 
 
 def interrupt(error: BaseException) -> None:
     """For the handler of a signal: raise, or wait."""
-    global _waiting
-    if _depth and _waiting is None:
-        _waiting = error
-        return
-    _waiting = None
-    raise error
+    global _pending
+    first, _pending = _pending is None, error
+    if not (_depth and first):
+        raise error
+
+
+def heard() -> BaseException | None:
+    """What a signal raised, if it did; whoever ends or goes on because of it takes it."""
+    global _pending
+    taken, _pending = _pending, None
+    return taken

@@ -27,7 +27,7 @@ SAYS_SO = "old = signal.signal; signal.signal = lambda *way: (old(*way), print('
 
 
 def begin(*argv, handler: str = HEARD, first: str = "pass", path: str = "") -> subprocess.Popen:
-    env = os.environ | {"PYTHONPATH": f"{path}:{ROOT}"}
+    env = os.environ | {"PYTHONPATH": f"{path}:{ROOT}", "PYTHONUNBUFFERED": ""}
     return subprocess.Popen(
         [sys.executable, "-c", WAY_IN.format(handler, first), *map(str, argv)],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, env=env, text=True,

@@ -1,5 +1,6 @@
 """Ctrl-C is heard between two calls into TensorFlow: none is lost, and the next call finds all as it should be."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -10,10 +11,11 @@ import numpy as np
 import pytest
 
 import gpt2ln
-from gpt2ln import convert, engine, observe
-from gpt2ln.commands.signals import Ended, raised
+from gpt2ln import commands, convert, engine, observe
+from gpt2ln.commands.signals import raised
 from gpt2ln.spec import HParams
-from gpt2ln.unbroken import interrupt, once_more, unbroken
+from gpt2ln.unbroken import heard as taken
+from gpt2ln.unbroken import interrupt, unbroken
 
 
 @pytest.fixture(autouse=True)
@@ -79,12 +81,6 @@ def test_a_second_one_waits_no_longer_and_is_the_last():
     assert nothing_is_left_over()
 
 
-def test_one_outside_takes_the_place_of_one_that_waits():
-    once_more(KeyboardInterrupt())
-    assert type(heard(ctrl_c)) is KeyboardInterrupt
-    assert nothing_is_left_over()
-
-
 def test_sigterm_waits_too_and_keeps_its_status():
     done = []
     assert heard(blocks, lambda: ctrl_c(signal.SIGTERM), lambda: done.append("after it")).status == 143
@@ -114,33 +110,59 @@ def test_another_thread_holds_nothing_back():
 
 
 class Leaves:
-    """What goes away while Ctrl-C comes."""
+    """What goes away when something comes: Ctrl-C, or an error."""
 
-    def __init__(self, error: BaseException):
-        self._error = error
+    def __init__(self, comes):
+        self._comes = comes
 
     def __del__(self):
-        raise self._error
+        self._comes()
 
 
-@pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt(), None), (Ended(signal.SIGTERM), 143)])
-def test_one_that_python_drops_comes_once_more(capfd, error, status):
+def lost(number: int) -> None:
+    Leaves(lambda: ctrl_c(number))
+    blocks()
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, None), (signal.SIGTERM, 143)])
+def test_one_that_python_drops_comes_with_the_next_block(capfd, number, status):
+    error = heard(lost, number)
+    assert isinstance(error, KeyboardInterrupt)
+    assert getattr(error, "status", None) == status
+    assert capfd.readouterr() == ("", "")
+
+
+def test_whoever_goes_on_takes_it():
     def work():
-        Leaves(error)
+        with contextlib.suppress(KeyboardInterrupt):
+            ctrl_c()
+        assert type(taken()) is KeyboardInterrupt
         blocks()
 
-    again = heard(work)
-    assert isinstance(again, KeyboardInterrupt)
-    assert getattr(again, "status", None) == status
-    assert capfd.readouterr() == ("", "")
+    assert heard(work) is None
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_error_that_was_made_of_it_is_it(cli, monkeypatch, number, status):
+    """As where it falls into the import of a library in C."""
+
+    def invoke(argv):
+        with contextlib.suppress(KeyboardInterrupt):
+            ctrl_c(number)
+        raise ImportError("initialization failed")
+
+    monkeypatch.setattr(commands, "_invoke", invoke)
+    with raised():
+        ran = cli("--help")
+    assert (ran.status, ran.out, ran.err) == (status, "", "")
 
 
 def test_what_else_python_drops_is_told_as_ever(monkeypatch):
     told = []
     monkeypatch.setattr(sys, "unraisablehook", lambda what: told.append(str(what.exc_value)))
-    assert heard(Leaves, ValueError("a bug")) is None
+    assert heard(Leaves, lambda: int("a bug")) is None
     before = sys.unraisablehook
-    assert told == ["a bug"]
+    assert "a bug" in told[0]
     heard(blocks)
     assert sys.unraisablehook is before
 

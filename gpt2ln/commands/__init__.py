@@ -15,7 +15,7 @@ import click
 
 from .. import __version__
 from ..errors import Gpt2lnError, printable
-from .signals import Ended, raised
+from .signals import Ended, no_other_error, raised
 
 COMMANDS = {
     "generate": "Continue a text.",
@@ -92,7 +92,8 @@ def main(argv: list[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     try:
-        _invoke(argv)
+        with no_other_error():
+            _invoke(argv)
         sys.stdout.flush()
         return 0
     except click.exceptions.Exit as end:

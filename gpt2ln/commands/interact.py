@@ -7,6 +7,7 @@ import click
 from ..errors import BadInput, Gpt2lnError, NonFinite, UsageError, printable
 from ..prompt import Prompt
 from ..settings import fit
+from ..unbroken import heard
 from .generate import TextWriter, engine_option, make_settings, run, sampling_options
 from .offers import at_prompt
 from .options import Globals, command
@@ -60,6 +61,7 @@ def command(g, engine, speculate, guesses, **options):
         except KeyboardInterrupt as end:
             if isinstance(end, Ended) or not on_terminal():
                 raise
+            heard()
             click.echo(err=True)
         except NonFinite:
             raise

@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Iterator
 
-from ..unbroken import interrupt, once_more
+from ..unbroken import heard, interrupt
 
 
 class Ended(KeyboardInterrupt):
@@ -30,7 +30,10 @@ HANDLERS = {"SIGINT": _ctrl_c, "SIGTERM": _end, "SIGHUP": _end}
 
 @contextlib.contextmanager
 def raised() -> Iterator[None]:
-    """Signals are exceptions inside; those that whoever called ignores (nohup, a job in the background) stay so."""
+    """Signals are exceptions inside; those that whoever called ignores (nohup, a job in the background) stay so.
+
+    What Python drops, since it was throwing an object away, comes at the end of the next block that is `unbroken`.
+    """
     numbers = {getattr(signal, name): handler for name, handler in HANDLERS.items() if hasattr(signal, name)}
     before, told = {n: signal.getsignal(n) for n in numbers}, sys.unraisablehook
     taken = [n for n, was in before.items() if was not in (signal.SIG_IGN, None)]
@@ -38,16 +41,25 @@ def raised() -> Iterator[None]:
         signal.signal(number, numbers[number])
 
     def lost(what) -> None:
-        """Python drops what is raised while it throws an object away: Ctrl-C that fell there comes once more."""
-        if isinstance(what.exc_value, KeyboardInterrupt):
-            once_more(what.exc_value)
-        else:
+        if not isinstance(what.exc_value, KeyboardInterrupt):
             told(what)
 
     sys.unraisablehook = lost
     try:
         yield
     finally:
+        heard()
         sys.unraisablehook = told
         for number in taken:
             signal.signal(number, before[number])
+
+
+@contextlib.contextmanager
+def no_other_error() -> Iterator[None]:
+    """An error after a signal is that signal: C code, half through an import, makes something else of it."""
+    try:
+        yield
+    except Exception:
+        if (signalled := heard()) is not None:
+            raise signalled from None
+        raise
