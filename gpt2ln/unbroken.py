@@ -21,10 +21,10 @@ class unbroken:
         self._counts = threading.current_thread() is threading.main_thread()
         _depth += self._counts
 
-    def __exit__(self, kind, *_) -> None:
+    def __exit__(self, *_) -> None:
         global _depth
         _depth -= self._counts
-        if self._counts and not _depth and _pending is not None and kind is not type(_pending):
+        if self._counts and not _depth and _pending is not None:
             raise _pending
 
 
