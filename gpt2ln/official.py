@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import google_crc32c
 
 from .checkpoint import DTYPES, Entry
-from .disk import BLOCK, disk, replace
+from .disk import BLOCK, disk, part_of, replace
 from .spec import HParams
 from .table import mask, to_varint, write_table
 
@@ -67,7 +67,7 @@ class Writer:
     def __init__(self, prefix: Path):
         self.prefix = prefix
         self.data = prefix.with_name(f"{prefix.name}.data-00000-of-00001")
-        self._part = self.data.with_name(self.data.name + ".part")
+        self._part = part_of(self.data)
         self._entries: list[Entry] = []
         self._at = 0
         with disk(self._part):

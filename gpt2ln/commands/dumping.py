@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from ..disk import check_room
+from ..disk import check_room, part_of
 from ..errors import BadInput, UsageError
 from ..plan import Plan
 from ..prompt import Prompt
@@ -40,7 +40,7 @@ def check_target(plan: Plan, output: str | None, form: str, *, limit: int, resum
         checked(target, force)
         if target.exists() and not target.is_file():
             raise UsageError(f"{target}: is no plain file; to a pipe or device goes jsonl alone")
-        if (part := target.with_name(target.name + ".part")).exists() and not force:
+        if (part := part_of(target)).exists() and not force:
             raise UsageError(f"{part}: exists, left by an interrupted run or used by another; --force overwrites it")
         need, held = 2 * plan.file_bytes(plan.tap_bytes), 0  # rows first, then the npz
     else:

@@ -11,6 +11,7 @@ from typing import BinaryIO, TextIO
 
 import click
 
+from ..disk import part_of
 from ..errors import NotFound, UsageError, printable
 
 
@@ -31,7 +32,7 @@ def results(path: str | None, force: bool, *, binary: bool = False) -> Iterator[
             yield file
         return
     target = target.resolve()  # a link stays one
-    part = target.with_name(target.name + ".part")
+    part = part_of(target)
     try:
         with part.open(**how | ({} if force else {"mode": how["mode"].replace("w", "x")})) as file:
             yield file
