@@ -157,7 +157,7 @@ class Folder:
         if self._open is not None:
             self._open.abandon()
         whole = {entry["file"] for entry in self._whole.values()}
-        for path in self.folder.glob("shard-?????.safetensors*"):  # ours: the folder is locked
+        for path in _shards(self.folder):  # ours: the folder is locked
             if path.name not in whole:  # begun, or named and not yet counted
                 path.unlink()
         if self._whole:
@@ -191,14 +191,18 @@ def check_folder(folder: Path, *, resume: bool, force: bool) -> None:
 
 def held_bytes(folder: Path) -> int:
     """What shards already there take; a run that goes on or begins anew needs no room for them."""
-    return sum(path.stat().st_size for path in folder.glob("shard-?????.safetensors*")) if folder.is_dir() else 0
+    return sum(path.stat().st_size for path in _shards(folder)) if folder.is_dir() else 0
+
+
+def _shards(folder: Path) -> list[Path]:
+    """Those with a name, and those that are begun."""
+    return [path for end in ("", ".part") for path in folder.glob(f"shard-?????.safetensors{end}")]
 
 
 def _clear(folder: Path) -> None:
     """Remove what a dump writes, and nothing else."""
-    for pattern in (MANIFEST, BEGUN + "*", "shard-?????.safetensors", "shard-?????.safetensors.part"):
-        for path in folder.glob(pattern):
-            path.unlink()
+    for path in (*folder.glob(MANIFEST), *folder.glob(BEGUN + "*"), *_shards(folder)):
+        path.unlink()
 
 
 def _same_run(folder: Path, found: dict, begun: dict) -> None:

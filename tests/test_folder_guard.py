@@ -43,8 +43,10 @@ def test_a_run_given_up_without_a_whole_shard_leaves_nothing(tmp_path):
 def test_a_run_given_up_keeps_whole_shards_and_files_that_are_not_ours(tmp_path):
     fill(folder := begin(tmp_path / "d"), groups=1)
     folder.begin(folder.pending()[0])
+    (tmp_path / "d/shard-00001.safetensors.bak").write_text("precious")
     folder.abandon()
-    assert names(tmp_path / "d") == ["manifest.json.part", "shard-00000.safetensors"]
+    kept = ["manifest.json.part", "shard-00000.safetensors", "shard-00001.safetensors.bak"]
+    assert names(tmp_path / "d") == kept
     (tmp_path / "e").mkdir()
     (tmp_path / "e/notes.txt").write_text("precious")
     begin(tmp_path / "e").abandon()
